@@ -1,0 +1,33 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+# NOTE: must be set before torch loads; threads that spin slow a two-core machine several times.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+
+@pytest.fixture(scope="session")
+def require_debian() -> Callable[[str, str], str]:
+    """``require_debian(package, binary)`` returns the binary's path.
+
+    Without it the test is skipped, and says what to install. Under ``MINSERVE_CI`` it fails,
+    so that a green CI run never hides a test that did not run.
+    """
+
+    def require(package: str, binary: str) -> str:
+        path = shutil.which(binary)
+        if path:
+            return path
+        reason = f"needs `{binary}`: apt-get install {package}"
+        if os.environ.get("MINSERVE_CI"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+    return require

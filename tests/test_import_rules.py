@@ -1,0 +1,86 @@
+"""The shape of the house: who may import whom, how light the core starts, how small it stays."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "minserve"
+
+CORE_FILES = sorted(
+    [
+        *(PACKAGE / name for name in ("request.py", "events.py", "clock.py", "engine.py")),
+        *(PACKAGE / "kv").rglob("*.py"),
+        *(PACKAGE / "scheduling").rglob("*.py"),
+        PACKAGE / "execution" / "executor.py",
+        PACKAGE / "execution" / "simulated.py",
+    ]
+)
+MAX_CORE_LINES = 1_500
+
+LIGHT_MODULES = [
+    "minserve",
+    "minserve.engine",
+    "minserve.scheduling.scheduler",
+    "minserve.execution.simulated",
+]
+HEAVY = ["torch", "transformers", "tokenizers", "matplotlib", "httpx", "requests", "starlette"]
+MAX_IMPORT_S = 0.3
+
+
+def import_afresh(module: str) -> tuple[float, list[str]]:
+    """Import `module` in a new process: seconds it took, and which heavy packages it pulled in."""
+    program = (
+        "import importlib, json, sys, time\n"
+        "began = time.perf_counter()\n"
+        f"importlib.import_module({module!r})\n"
+        "took_s = time.perf_counter() - began\n"
+        f"print(json.dumps([took_s, [name for name in {HEAVY!r} if name in sys.modules]]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    took_s, heavy = json.loads(done.stdout)
+    return took_s, heavy
+
+
+def test_import_contracts_hold():
+    lint_imports = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    assert lint_imports, "lint-imports is not installed beside this Python: run `make test`"
+    done = subprocess.run(
+        [lint_imports, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("module", LIGHT_MODULES)
+def test_core_starts_without_torch_or_http(module):
+    _, heavy = import_afresh(module)
+    assert heavy == [], f"importing {module} also imports {', '.join(heavy)}"
+
+
+def test_import_minserve_takes_under_300_ms():
+    # NOTE: the best of three, because another process may hold the core for a moment.
+    fastest_s = min(import_afresh("minserve")[0] for _ in range(3))
+    assert fastest_s < MAX_IMPORT_S, f"import minserve takes {fastest_s:.3f} s"
+
+
+def test_core_can_be_read_in_an_evening(record_property):
+    lines = {
+        str(path.relative_to(ROOT)): sum(
+            1 for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
+        )
+        for path in CORE_FILES
+    }
+    total = sum(lines.values())
+    record_property("core_lines", total)
+    report = "\n".join(f"{count:6,}  {name}" for name, count in lines.items())
+    print(f"{report}\n{total:6,}  in all, of {MAX_CORE_LINES:,}")
+    assert total <= MAX_CORE_LINES
