@@ -1,6 +1,6 @@
 """minserve: an LLM inference engine that a learner builds, breaks and measures.
 
-The names below load their module on first use, so ``import minserve`` stays fast and takes no torch.
+The names below load their module on first use: ``import minserve`` stays fast and takes no torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every error a user of minserve can reach.
 
-``str(error)`` is one clear line: what was wrong, and with which value. ``error.hint`` is one line that
-says what to do about it. The command line prints both and exits with code 2.
+``str(error)`` is one clear line: what was wrong, and with which value. ``error.hint`` is one line
+that says what to do about it. The command line prints both and exits with code 2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class MinserveError(Exception):
         hint: What the reader can do about it; empty where there is nothing to add.
     """
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
 
