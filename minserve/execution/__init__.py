@@ -1,0 +1,1 @@
+"""Executors turn a step plan into tokens: one computes them, one simulates their cost."""

@@ -1,0 +1,91 @@
+"""The seam between scheduling and computing: a plan goes in, tokens come out.
+
+An executor never decides who runs and never advances time. The driver that owns the event queue
+launches a step, lets arrivals and cancellations happen while it is in flight, and collects it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from minserve.kv.blocks import BlockCopy
+from minserve.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request's share of a step.
+
+    `token_ids` are computed at positions `start`, `start + 1`, ...; their keys and values go to
+    `block_table[position // block_size]`, slot `position % block_size`. Positions before `start`
+    are already in those blocks. If `sample` is set, the last token's logits yield the next token,
+    number `output_position` of the request's output.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    start: int
+    block_table: tuple[int, ...]
+    sample: bool
+    output_position: int
+    sampling: SamplingParams
+    adapter: str = ""
+
+    @property
+    def num_context_tokens(self) -> int:
+        """Tokens that the last computed token attends to, itself included."""
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What one forward pass computes: prefill chunks and decodes together, copies first."""
+
+    step: int
+    rows: tuple[Row, ...]
+    copies: tuple[BlockCopy, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of each row, in the plan's order.
+
+    `token_ids[i]` are the output tokens of row i: one if it sampled, none if it did not (a list,
+    so that speculation may return several). `errors` maps a row's index to why it alone failed.
+    """
+
+    token_ids: tuple[tuple[int, ...], ...]
+    errors: dict[int, str]
+
+
+class Handle(Protocol):
+    """A step in flight. `ready_at_s` is when its result exists; None means: collect to find out."""
+
+    plan: StepPlan
+    ready_at_s: float | None
+
+
+class Executor(Protocol):
+    """Computes steps over a KV cache of `num_blocks` blocks of `block_size` tokens.
+
+    `launch(plan, now_s)` starts a step and returns at once or after computing it; the plan's
+    blocks belong to the executor until `collect(handle)` returns their result. Steps are collected
+    in the order of launch, each exactly once. A failure of one row is reported in
+    `StepResult.errors`; an exception from either call means that the executor is lost.
+    """
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    cache_namespace: str
+    """Names model, tokenizer, template and precision: prefix hashes under another never match."""
+
+    def launch(self, plan: StepPlan, now_s: float) -> Handle: ...
+
+    def collect(self, handle: Handle) -> StepResult: ...

@@ -1,0 +1,1 @@
+"""Who runs in the next step: policies decide, the scheduler carries it out."""

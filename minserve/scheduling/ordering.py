@@ -1,0 +1,87 @@
+"""Orderings: whose turn is next. Lower keys go first; the scheduler keeps ties in arrival order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minserve.request import Request
+
+
+class Ordering:
+    """First come, first served. Subclasses change `key`.
+
+    `is_fixed` promises that a request's key never changes while it waits, so that the queue is
+    sorted once, on entry, and not at every step.
+    """
+
+    is_fixed = True
+
+    def key(self, request: Request, now_s: float) -> Any:
+        """What to sort by."""
+        return request.arrival_s
+
+    def arrived(self, request: Request, active: list[Request]) -> None:
+        """`request` joined the queue while `active` requests wait or run."""
+
+    def served(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
+        """A step computed this much for `request`."""
+
+
+FirstComeFirstServed = Ordering
+
+
+class EarliestDeadline(Ordering):
+    """The nearest deadline first (Liu and Layland, 1973).
+
+    A request without one counts as due `default_s` seconds after it arrived, so it too comes to
+    be the earliest and never starves.
+    """
+
+    def __init__(self, default_s: float = 60.0) -> None:
+        self.default_s = default_s
+
+    def key(self, request: Request, now_s: float) -> Any:
+        due_s = request.deadline_s
+        return request.arrival_s + self.default_s if due_s is None else due_s
+
+
+class PriorityWithAgeing(Ordering):
+    """The highest `priority` first; every `ageing_s` seconds of waiting count as one level.
+
+    Because everybody ages alike, the order of two requests never changes: whoever arrived
+    `ageing_s` earlier is one level ahead for good, and no priority starves another.
+    """
+
+    def __init__(self, ageing_s: float = 10.0) -> None:
+        self.ageing_s = ageing_s
+
+    def key(self, request: Request, now_s: float) -> Any:
+        return request.arrival_s / self.ageing_s - request.priority
+
+
+class VirtualTokenCounter(Ordering):
+    """The tenant that has been served least goes first (Sheng et al., 2024).
+
+    An output token counts as `output_weight` prompt tokens. A tenant that was away starts level
+    with the least served tenant that is active: being idle saves up no credit.
+    """
+
+    is_fixed = False
+
+    def __init__(self, output_weight: float = 2.0) -> None:
+        self.output_weight = output_weight
+        self.counters: dict[str, float] = {}
+
+    def key(self, request: Request, now_s: float) -> Any:
+        return self.counters[request.identity.tenant], request.arrival_s
+
+    def arrived(self, request: Request, active: list[Request]) -> None:
+        tenant = request.identity.tenant
+        tenants = {other.identity.tenant for other in active}
+        if tenant not in tenants:
+            floor = min((self.counters[other] for other in tenants), default=0.0)
+            self.counters[tenant] = max(self.counters.get(tenant, 0.0), floor)
+
+    def served(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
+        cost = num_prefill_tokens + self.output_weight * num_output_tokens
+        self.counters[request.identity.tenant] += cost
