@@ -1,0 +1,86 @@
+"""An executor that computes nothing: it knows what a step costs and answers with fixed tokens.
+
+The scheduler cannot tell it from a real one, so policies can be tried on a virtual clock, at sizes
+that this machine could not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from minserve.errors import ConfigError
+from minserve.execution.executor import Row, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Seconds that a step takes: a fixed part, plus so much per token, row and context token.
+
+    `per_context_token_s` counts every cached token that a computed token attends to, which is what
+    makes long prompts cost more than their length. The defaults are round figures of the size of
+    northstar-nano on two CPU cores; `minserve calibrate` is to measure them (see CHANGELOG).
+    """
+
+    per_step_s: float = 2e-3
+    per_token_s: float = 4e-5
+    per_row_s: float = 5e-5
+    per_context_token_s: float = 2e-8
+
+    def step_s(self, plan: StepPlan) -> float:
+        """Duration of one step in seconds."""
+        num_attended = sum(
+            len(row.token_ids) * (row.start + row.num_context_tokens + 1) / 2 for row in plan.rows
+        )
+        return (
+            self.per_step_s
+            + self.per_token_s * plan.num_tokens
+            + self.per_row_s * len(plan.rows)
+            + self.per_context_token_s * num_attended
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHandle:
+    """A step that is over at `ready_at_s`."""
+
+    plan: StepPlan
+    ready_at_s: float
+
+
+def repeatable_token(row: Row, vocab_size: int = 50_000) -> int:
+    """A token that depends on (request, output position) alone, whatever the schedule."""
+    text = f"{row.request_id}/{row.output_position}".encode()
+    return int.from_bytes(blake2b(text, digest_size=4).digest(), "little") % vocab_size
+
+
+class SimulatedExecutor:
+    """Implements `Executor` over `num_blocks` imaginary blocks of `block_size` tokens."""
+
+    def __init__(
+        self,
+        num_blocks: int = 1024,
+        block_size: int = 16,
+        *,
+        cost: CostModel | None = None,
+        max_model_len: int = 8192,
+        eos_token_ids: frozenset[int] = frozenset(),
+        token: Callable[[Row], int] = repeatable_token,
+    ) -> None:
+        if max_model_len < 1:
+            raise ConfigError(f"max_model_len is {max_model_len}", "use at least 1 token")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.eos_token_ids = eos_token_ids
+        self.cache_namespace = "simulated"
+        self._cost = cost or CostModel()
+        self._token = token
+
+    def launch(self, plan: StepPlan, now_s: float) -> SimulatedHandle:
+        return SimulatedHandle(plan, now_s + self._cost.step_s(plan))
+
+    def collect(self, handle: SimulatedHandle) -> StepResult:
+        rows = handle.plan.rows
+        return StepResult(tuple((self._token(row),) if row.sample else () for row in rows), {})
