@@ -1,0 +1,378 @@
+"""Endless training material for northstar-nano: random facts, questions, answers. No torch.
+
+Every sample is invented afresh: entity names from random syllables, values at random, evidence in
+random order among near misses. What it can never produce is the held-out part: texts whose
+SHA-256 falls into one eighth (``is_held_out``). Entity names and values in data/northstar come
+from that eighth only, so the shipped questions measure reading, not memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+
+from minserve.northstar import prompts
+from minserve.northstar.prompts import NOT_STATED, ask, ask_report, render_user, state
+
+
+def is_held_out(text: str) -> bool:
+    """Whether a name or value is kept from training: one text in eight, decided by its hash."""
+    return hashlib.sha256(text.casefold().encode()).digest()[0] < 32
+
+
+# ------------------------------------------------------------------ vocabulary
+
+ONSETS = "b br c ch cl d dr f fl g gr h j k kr l m n p pr qu r s sh sk st t th tr v w y z".split()
+VOWELS = "a e i o u a e i o ai ea io".split()
+CODAS = ["", "", "", "", "l", "n", "r", "s", "x", "m", "th", "nd", "rk", "st"]
+TIERS = (
+    "Basic Plus Prime Care Cover Flex Max Lite Pro Core Start Team Select Direct Saver Express "
+    "Family Studio Cloud Store Desk Line Pass Club Trust Home Travel Green Silver Gold"
+).split()
+
+# Attribute -> kind of value. The wording may be seen in training; the values used with it not.
+POLICY_ATTRIBUTES = {
+    "refund window": "days", "notice period": "days", "trial length": "days",
+    "return period": "days", "payment term": "days", "log retention": "days",
+    "delivery time": "hours", "response time": "hours", "repair time": "hours",
+    "seat limit": "count", "guest limit": "count", "device limit": "count",
+    "project limit": "count", "storage limit": "size", "upload limit": "size",
+    "monthly price": "money", "yearly price": "money", "setup fee": "money", "late fee": "money",
+    "cancellation fee": "money", "deposit": "money", "coverage limit": "money",
+    "discount rate": "percent", "service level": "percent", "tax rate": "percent",
+    "warranty period": "months", "contract length": "months", "grace period": "days",
+    "support hours": "span", "office hours": "span", "support language": "language",
+    "data region": "place", "return address": "place", "escalation contact": "person",
+    "privacy officer": "person", "review date": "date", "end date": "date",
+    "policy code": "code", "form number": "code", "payment method": "method",
+}  # fmt: skip
+ACCOUNT_ATTRIBUTES = {
+    "open balance": "money", "last payment": "money", "credit limit": "money",
+    "renewal date": "date", "start date": "date", "next invoice date": "date",
+    "customer number": "code", "order number": "code", "case number": "code",
+    "delivery address": "place", "account manager": "person", "loyalty points": "points",
+    "seats in use": "count", "storage in use": "size", "payment method": "method",
+    "contact language": "language",
+}  # fmt: skip
+ADJECTIVES = (
+    "annual basic early final first general hard initial inner joint key large last local main "
+    "minor net new old open outer prior public quick rated rear red second shared short small "
+    "soft standard total upper usual valid whole wide zero"
+).split()
+NOUNS = (
+    "age area band base bonus budget cap charge class cost credit cycle date day delay depth "
+    "edition entry factor fee figure format goal grade group height index item label length level "
+    "limit load margin mark mode name number order owner pace part period phase plan point price "
+    "quota range rank rate ratio reason rule scale score season share shift site size slot source "
+    "speed stage status step stock style target team term test time title total type unit value "
+    "version volume weight width year zone"
+).split()
+MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
+LANGUAGES = (
+    "English German French Spanish Italian Dutch Danish Polish Czech Greek Turkish Finnish Swedish "
+    "Japanese Korean Arabic Hindi Thai Welsh Irish Latvian Hungarian"
+).split()
+METHODS = "card cash cheque invoice transfer voucher wallet debit wire token".split()
+COLOURS = "amber azure black blue brown coral gold green grey ivory lilac red silver white".split()
+KINDS = (
+    "days hours months count size money percent span language place person date code method "
+    "points phrase"
+).split()
+
+
+def _word(rng: random.Random) -> str:
+    count = rng.choice((1, 2, 2, 2, 3))
+    text = "".join(
+        rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(count)
+    )
+    return text.capitalize()
+
+
+def make_word(rng: random.Random) -> str:
+    """A capitalised invented word that is not held out."""
+    while is_held_out(word := _word(rng)):
+        pass
+    return word
+
+
+def make_entity(rng: random.Random) -> str:
+    """An invented product or person: one or two words, none of them nor the whole held out."""
+    while True:
+        form = rng.random()
+        if form < 0.15:
+            name = make_word(rng)
+        elif form < 0.65:
+            name = f"{make_word(rng)} {rng.choice(TIERS)}"
+        else:
+            name = f"{make_word(rng)} {make_word(rng)}"
+        if not is_held_out(name):
+            return name
+
+
+def _sibling(rng: random.Random, entity: str) -> str:
+    """A name easily confused with ``entity``: it shares the first or the last word."""
+    first, _, last = entity.partition(" ")
+    while True:
+        if last and rng.random() < 0.4:
+            name = f"{make_word(rng)} {last}"
+        else:
+            name = f"{first} {rng.choice(TIERS) if rng.random() < 0.8 else make_word(rng)}"
+        if name != entity and not is_held_out(name):
+            return name
+
+
+def draw_value(rng: random.Random, kind: str, word=make_word) -> str:
+    """A value of one kind, held out or not; ``word`` invents the names in it."""
+    r = rng.randrange
+    match kind:
+        case "days":
+            return f"{r(2, 120)} {rng.choice(('days', 'days', 'working days'))}"
+        case "hours":
+            return f"{r(2, 100)} {rng.choice(('hours', 'hours', 'minutes'))}"
+        case "months":
+            return f"{r(2, 61)} {rng.choice(('months', 'months', 'weeks', 'years'))}"
+        case "count":
+            return str(r(2, 1000))
+        case "points":
+            return f"{r(20, 9999)} points"
+        case "size":
+            return f"{r(2, 1000)} {rng.choice(('MB', 'GB', 'GB', 'TB'))}"
+        case "money":
+            amount = rng.choice((str(r(3, 1000)), f"{r(2, 400)}.{r(10, 100)}"))
+            return f"{amount} {rng.choice(('EUR', 'USD', 'GBP'))}"
+        case "percent":
+            return rng.choice((f"{r(2, 100)} percent", f"{r(2, 100)}.{r(1, 10)} percent"))
+        case "span":
+            return f"{r(5, 13):02}:{rng.choice(('00', '15', '30', '45'))} to {r(14, 24)}:" + (
+                rng.choice(("00", "15", "30", "45"))
+            )
+        case "date":
+            return f"{r(1, 29)} {rng.choice(MONTHS)} {r(2024, 2040)}"
+        case "code":
+            letters = "".join(rng.choice("ABCDEFGHJKLMNPRSTUVWXYZ") for _ in range(r(1, 4)))
+            return f"{letters}-{r(10, 100000)}"
+        case "language":
+            one, two = rng.sample(LANGUAGES, 2)
+            return rng.choice((one, f"{one} and {two}"))
+        case "method":
+            return f"{rng.choice(COLOURS)} {rng.choice(METHODS)}"
+        case "place":
+            return rng.choice((word(rng), f"{r(1, 300)} {word(rng)} Street"))
+        case "person":
+            return f"{word(rng)} {word(rng)}"
+        case "phrase":
+            return f"{rng.choice(ADJECTIVES)} {rng.choice(COLOURS)} {rng.choice(NOUNS)}"
+    raise ValueError(f"unknown kind of value {kind!r}; known: {', '.join(KINDS)}")
+
+
+def make_value(rng: random.Random, kind: str) -> str:
+    """A value of one kind that is not held out."""
+    while is_held_out(value := draw_value(rng, kind)):
+        pass
+    return value
+
+
+def _attributes(rng: random.Random, known: dict[str, str], count: int) -> dict[str, str]:
+    """``count`` different attributes with their kinds: most from ``known``, some invented."""
+    chosen: dict[str, str] = {}
+    while len(chosen) < count:
+        if rng.random() < 0.6:
+            name = rng.choice(list(known))
+            chosen[name] = known[name] if rng.random() < 0.7 else rng.choice(KINDS)
+        else:
+            one, two = rng.choice(ADJECTIVES), rng.choice(NOUNS)
+            name = f"{one} {two}" if rng.random() < 0.8 else f"{one} {two} {rng.choice(NOUNS)}"
+            chosen[name] = rng.choice(KINDS)
+    return chosen
+
+
+# ------------------------------------------------------------------ samples
+
+Turn = tuple[str, str]
+"""(content of the user's message, answer)."""
+
+
+class Scene:
+    """Invented facts, and questions about them."""
+
+    def __init__(self, rng: random.Random, num_lines: int, own: float) -> None:
+        self.rng = rng
+        self.attributes = _attributes(rng, POLICY_ATTRIBUTES, rng.randint(2, 6))
+        self.own_attributes = _attributes(rng, ACCOUNT_ATTRIBUTES, rng.randint(2, 6))
+        if rng.random() < 0.3:  # the same attribute of mine and of a product
+            self.own_attributes |= dict(rng.sample(list(self.attributes.items()), 1))
+        entity = make_entity(rng)
+        self.entities = [entity]
+        for _ in range(rng.randint(1, 4)):
+            self.entities.append(
+                _sibling(rng, entity) if rng.random() < 0.5 else make_entity(rng)
+            )
+        self.entities = list(dict.fromkeys(self.entities))
+        own_share = rng.choice((0.3, 0.6, 1.0)) if rng.random() < own else 0.0
+        self.facts: dict[tuple[str, str | None], str] = {}
+        for _ in range(num_lines * 3):
+            if len(self.facts) == num_lines:
+                break
+            if rng.random() < own_share:
+                key = (rng.choice(list(self.own_attributes)), None)
+                kind = self.own_attributes[key[0]]
+            else:
+                key = (rng.choice(list(self.attributes)), rng.choice(self.entities))
+                kind = self.attributes[key[0]]
+            self.facts.setdefault(key, make_value(rng, kind))
+
+    def evidence(self) -> list[str]:
+        """All facts as lines, in random order and wording."""
+        form = self.rng.choice((0, 0, 0, None))
+        lines = [
+            state(a, e, v, self.rng.choice((0, 0, 1, 2)) if form is None else form)
+            for (a, e), v in self.facts.items()
+        ]
+        self.rng.shuffle(lines)
+        return lines
+
+    def key(self, absent: float) -> tuple[str, str | None]:
+        """What to ask about: a stated fact, or with probability ``absent`` one never stated."""
+        rng = self.rng
+        if rng.random() < absent or not self.facts:
+            for _ in range(10):
+                own = rng.random() < 0.3
+                attribute = rng.choice(list(self.own_attributes if own else self.attributes))
+                key = (attribute, None if own else rng.choice(self.entities))
+                if key not in self.facts:
+                    return key
+            return (f"{rng.choice(ADJECTIVES)} zone {rng.choice(NOUNS)}", make_entity(rng))
+        return rng.choice(list(self.facts))
+
+    def answer(self, key: tuple[str, str | None]) -> str:
+        """The one right sentence."""
+        return state(*key, self.facts.get(key, NOT_STATED))
+
+    def turns(self, count: int, absent: float, follow: float, report: float) -> list[Turn]:
+        """Questions and answers; a follow-up leaves out what the turn before has said."""
+        rng, turns, last = self.rng, [], None
+        for _ in range(count):
+            key = self.key(absent)
+            if rng.random() < report:
+                turns.append(self.report(key[1]))
+                last = None
+                continue
+            if last and last[1] and rng.random() < follow:
+                near = [k for k in self.facts if k != last and k[1] and (k[1] == last[1])]
+                same = [k for k in self.facts if k != last and k[1] and (k[0] == last[0])]
+                if rng.random() < absent:
+                    near, same = [(rng.choice(list(self.attributes)), last[1])], []
+                if near and (not same or rng.random() < 0.6):
+                    key = rng.choice(near)
+                    turns.append((prompts.ask_next_attribute(key[0]), self.answer(key)))
+                    last = key
+                    continue
+                if same:
+                    key = rng.choice(same)
+                    turns.append((prompts.ask_next_entity(key[1]), self.answer(key)))
+                    last = key
+                    continue
+            forms = prompts.OWN_QUESTIONS if key[1] is None else prompts.QUESTIONS
+            form = 0 if rng.random() < 0.4 else rng.randrange(len(forms))
+            turns.append((ask(*key, form), self.answer(key)))
+            last = key
+        return turns
+
+    def report(self, entity: str | None) -> Turn:
+        """A report on several attributes of one entity, some perhaps not stated."""
+        stated = [a for a, e in self.facts if e == entity]
+        self.rng.shuffle(stated)
+        chosen = stated[: self.rng.randint(2, 6)]
+        if self.rng.random() < 0.15 or len(chosen) < 2:
+            extra = self.own_attributes if entity is None else self.attributes
+            chosen.append(self.rng.choice(list(extra)))
+        chosen = list(dict.fromkeys(chosen))
+        sentences = [self.answer((a, entity)) for a in chosen]
+        return ask_report(chosen, entity), " ".join(sentences)
+
+
+FILLER = (
+    "You are the assistant of {e}. Answer only from the evidence given with the question.",
+    "If the evidence does not state the answer, say that it is not stated.",
+    "Never guess, never use what another customer was told, and keep the answer to one sentence.",
+    "Our office is in {w}, and our team works with {e} and {e}.",
+    "Evidence may be in any order. Read every line before you answer the question.",
+    "The assistant is polite, brief and exact; it repeats numbers as they are written.",
+    "A report names one fact in each sentence, in the order in which it was asked for.",
+    "Account facts belong to the person who asks and are never shared with anyone else.",
+    "Public policy facts are the same for every user of a company.",
+    "When a policy changes, the newest evidence counts and older answers are void.",
+    "Call the tool {w} with the name {w} if you must look up more facts about {e}.",
+    '{{"name": "{w}", "type": "object", "description": "Finds the {a} of a product"}}',
+    "Section {n}: state the {a}, then the {a}, then the {a}.",
+    "Customers of {e} may write to us in {n} languages on any day of the year.",
+)
+
+
+def make_system(rng: random.Random, shared: str) -> str:
+    """A system prompt: often the shipped one, else random sentences (5 to 15)."""
+    if shared and rng.random() < 0.5:
+        return shared
+    known = list(POLICY_ATTRIBUTES)
+    sentences = []
+    for template in rng.choices(FILLER, k=rng.randint(2, 15)):
+        parts = template.split("{a}")
+        text = "".join(p + (rng.choice(known) if i < len(parts) - 1 else "") for i, p in
+                       enumerate(parts))
+        while "{e}" in text:
+            text = text.replace("{e}", make_entity(rng), 1)
+        while "{w}" in text:
+            text = text.replace("{w}", make_word(rng), 1)
+        sentences.append(
+            text.replace("{n}", str(rng.randint(2, 99))).replace("{{", "{").replace("}}", "}")
+        )
+    return " ".join(sentences)
+
+
+Segment = tuple[str, float]
+"""(text, weight of its tokens in the loss)."""
+
+
+def make_sample(
+    rng: random.Random,
+    lines: tuple[int, int],
+    turns: tuple[int, int],
+    system: float = 0.0,
+    shared_system: str = "",
+    absent: float = 0.12,
+    follow: float = 0.0,
+    report: float = 0.0,
+    own: float = 0.35,
+    context_weight: float = 0.05,
+) -> list[Segment]:
+    """One conversation as segments; specials stand alone at segment starts, so that encoding the
+    segments one by one gives the tokens of the whole."""
+    scene = Scene(rng, rng.randint(*lines), own)
+    segments: list[Segment] = []
+    if rng.random() < system:
+        segments.append((f"<|system|>{make_system(rng, shared_system)}<|end|>", 0.0))
+    evidence = scene.evidence()
+    if rng.random() < absent * 0.4:  # no evidence at all
+        evidence, scene.facts = [], {}
+    for question, answer in scene.turns(rng.randint(*turns), absent, follow, report):
+        segments.append((f"<|user|>{render_user(evidence, question)}<|end|>", context_weight))
+        segments.append(("<|assistant|>", 0.0))
+        segments.append((f"{answer}<|end|>", 1.0))
+        if evidence and rng.random() < 0.7:
+            evidence = []  # later turns usually lean on the evidence of the first
+        elif evidence:
+            rng.shuffle(evidence)
+            evidence = evidence[: rng.randint(1, len(evidence))]
+    return segments
+
+
+def corpus_text(rng: random.Random, count: int) -> Iterator[str]:
+    """Texts to train the tokenizer on, without special tokens."""
+    for _ in range(count):
+        for text, _ in make_sample(rng, (2, 10), (1, 3), system=0.4, follow=0.3, report=0.2):
+            for special in ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"):
+                text = text.replace(special, "\n")
+            yield text

@@ -1,0 +1,428 @@
+"""Train northstar-nano: a small Llama that answers from the evidence in its prompt.
+
+    python data/models/train_northstar_nano.py tokenizer            # writes the tokenizer
+    python data/models/train_northstar_nano.py train --minutes 90   # resumes where it stopped
+    python data/models/train_northstar_nano.py export               # checkpoint -> safetensors
+
+Checkpoints go to ``checkpoints/`` (git-ignored) unless ``--checkpoint`` says otherwise. Material is
+invented for every batch (northstar_tasks.py) from ``--seed`` and the step number. The curriculum
+moves on when nine answers in ten are right; the learning rate is warm-up, constant, then linear
+decay over the last part of the time given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+import northstar_tasks as tasks  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from minserve.northstar.prompts import CHAT_TEMPLATE  # noqa: E402
+
+OUT = HERE / "northstar-nano"
+CHECKPOINT = ROOT / "checkpoints" / "northstar-nano.pt"
+SPECIALS = ["<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+PAD, END = 0, 4
+CONFIG = dict(
+    architectures=["LlamaForCausalLM"],
+    model_type="llama",
+    vocab_size=1536,
+    hidden_size=256,
+    intermediate_size=640,
+    num_hidden_layers=6,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=64,
+    hidden_act="silu",
+    max_position_embeddings=4096,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+    rope_scaling=None,
+    attention_bias=False,
+    mlp_bias=False,
+    attention_dropout=0.0,
+    initializer_range=0.02,
+    tie_word_embeddings=True,
+    use_cache=True,
+    pad_token_id=PAD,
+    bos_token_id=None,
+    eos_token_id=END,
+    torch_dtype="float16",
+)
+
+
+# ------------------------------------------------------------------ tokenizer
+
+
+def train_tokenizer(out: Path, seed: int) -> None:
+    """Byte-level BPE: any text round-trips, digits stand alone, specials never merge."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    rng = random.Random(seed)
+    system = (ROOT / "data/northstar/system_prompt.txt").read_text(encoding="utf-8")
+    english = [p.read_text(encoding="utf-8") for p in (ROOT / "LICENSE", ROOT / "README.md")]
+    tokenizer = Tokenizer(models.BPE(byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\d"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=CONFIG["vocab_size"],
+        special_tokens=SPECIALS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    texts = [*tasks.corpus_text(rng, 6000), *[system] * 300, *english * 20]
+    tokenizer.train_from_iterator(texts, trainer)
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(out / "tokenizer.json"))
+    described = dict(
+        tokenizer_class="PreTrainedTokenizerFast",
+        model_max_length=CONFIG["max_position_embeddings"],
+        pad_token="<|pad|>",
+        eos_token="<|end|>",
+        additional_special_tokens=SPECIALS[1:4],
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+    (out / "tokenizer_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    print(f"tokenizer: {tokenizer.get_vocab_size()} tokens; the system prompt takes "
+          f"{len(tokenizer.encode(system).ids)}")
+
+
+# ------------------------------------------------------------------ model (names as in HF Llama)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return F.rms_norm(x, (x.shape[-1],), self.weight, CONFIG["rms_norm_eps"])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        hidden, dim = CONFIG["hidden_size"], CONFIG["head_dim"]
+        self.heads, self.kv_heads = CONFIG["num_attention_heads"], CONFIG["num_key_value_heads"]
+        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=False)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=False)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=False)
+
+    def forward(self, x, cos, sin):
+        batch, length, _ = x.shape
+        q, k, v = (
+            p(x).view(batch, length, n, -1).transpose(1, 2)
+            for p, n in (
+                (self.q_proj, self.heads), (self.k_proj, self.kv_heads),
+                (self.v_proj, self.kv_heads),
+            )
+        )  # fmt: skip
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))
+        # NOTE: on a CPU, plain bmm and softmax are several times faster here than the fused
+        # F.scaled_dot_product_attention, whose backward is slow for short sequences.
+        q, k, v = (t.reshape(-1, length, t.shape[-1]) for t in (q, k, v))
+        mask = torch.full((length, length), -1e4, dtype=q.dtype).triu(1).expand(q.shape[0], -1, -1)
+        scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=q.shape[-1] ** -0.5)
+        y = torch.bmm(scores.softmax(-1, dtype=q.dtype), v).view(batch, self.heads, length, -1)
+        return self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
+
+
+class MLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        hidden, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = Attention(), MLP()
+        self.input_layernorm = RMSNorm(CONFIG["hidden_size"])
+        self.post_attention_layernorm = RMSNorm(CONFIG["hidden_size"])
+
+    def forward(self, x, cos, sin):
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Nano(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(CONFIG["vocab_size"], CONFIG["hidden_size"])
+        self.layers = nn.ModuleList(Block() for _ in range(CONFIG["num_hidden_layers"]))
+        self.norm = RMSNorm(CONFIG["hidden_size"])
+        for name, weight in self.named_parameters():
+            if weight.dim() == 2:
+                scale = 0.02
+                if name.endswith(("o_proj.weight", "down_proj.weight")):
+                    scale /= math.sqrt(2 * CONFIG["num_hidden_layers"])
+                nn.init.normal_(weight, std=scale)
+
+    def forward(self, ids, wanted):
+        """ids [batch, length]; logits [wanted.sum(), vocab] at the wanted positions."""
+        half = CONFIG["head_dim"] // 2
+        frequencies = CONFIG["rope_theta"] ** (-torch.arange(half) / half)
+        angles = torch.arange(ids.shape[1])[:, None] * frequencies
+        cos, sin = angles.cos().to(torch.bfloat16), angles.sin().to(torch.bfloat16)
+        x = self.embed_tokens(ids)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return F.linear(self.norm(x[wanted]), self.embed_tokens.weight)
+
+
+def rotate(x, cos, sin):
+    one, two = x.chunk(2, dim=-1)
+    return torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1)
+
+
+# ------------------------------------------------------------------ batches
+
+# lines, turns, and the shares of: system prompt, follow-ups, reports, random repeats
+LEVELS = (
+    dict(lines=(1, 3), turns=(3, 8), repeats=0.3),
+    dict(lines=(2, 5), turns=(3, 8), repeats=0.15),
+    dict(lines=(2, 8), turns=(2, 8), follow=0.2, system=0.2, repeats=0.05),
+    dict(lines=(2, 14), turns=(1, 8), follow=0.3, system=0.4, report=0.1),
+    dict(lines=(2, 14), turns=(1, 6), follow=0.3, system=0.6, report=0.25),
+)
+
+
+class Batches:
+    """Endless padded batches of about ``tokens`` tokens, reproducible from seed and step."""
+
+    def __init__(self, tokenizer, seed: int, tokens: int) -> None:
+        self.tokenizer, self.seed, self.tokens = tokenizer, seed, tokens
+        self.system = (ROOT / "data/northstar/system_prompt.txt").read_text("utf-8").strip()
+        self.ready: list = []
+
+    def sample(self, rng: random.Random, level: dict):
+        """(ids, weight of predicting each id)."""
+        level = dict(level)
+        if rng.random() < level.pop("repeats", 0.0):
+            half = [rng.randrange(5, CONFIG["vocab_size"]) for _ in range(rng.randint(8, 40))]
+            return half * 2, [0.0] * len(half) + [0.3] * len(half)
+        ids, weights = [], []
+        segments = tasks.make_sample(rng, shared_system=self.system, **level)
+        for (_, weight), encoded in zip(
+            segments, self.tokenizer.encode_batch([s for s, _ in segments]), strict=True
+        ):
+            ids += encoded.ids
+            weights += [weight] * len(encoded.ids)
+        return ids, weights
+
+    def next(self, step: int, level: int):
+        """(ids, targets, weights), each [batch, length]."""
+        if not self.ready:
+            rng = random.Random(f"{self.seed}-{step}")
+            levels = [LEVELS[level]] * 3 + [LEVELS[max(0, level - 1)]]
+            pool, budget = [], self.tokens * 8
+            while budget > 0:
+                pool.append(self.sample(rng, rng.choice(levels)))
+                budget -= len(pool[-1][0])
+            pool.sort(key=lambda s: len(s[0]))
+            rows: list = []
+            for item in pool:
+                if rows and (len(rows) + 1) * len(item[0]) > self.tokens:
+                    self.ready.append(rows)
+                    rows = []
+                rows.append(item)
+            self.ready.append(rows)
+            rng.shuffle(self.ready)
+        rows = self.ready.pop()
+        length = max(len(ids) for ids, _ in rows)
+        ids = torch.tensor([i + [PAD] * (length - len(i)) for i, _ in rows])
+        weights = torch.tensor([w + [0.0] * (length - len(w)) for _, w in rows])
+        return ids[:, :-1], ids[:, 1:], weights[:, 1:]
+
+
+def answers_right(hits, weights):
+    """(right, all) answers, teacher-forced: a run of weight-1 targets is right if every hit is."""
+    answer = weights == 1.0
+    starts = answer & ~F.pad(answer, (1, 0))[:, :-1]
+    number = starts.flatten().cumsum(0).view_as(starts)[answer] - 1
+    total = int(starts.sum())
+    wrong = torch.zeros(total).index_add_(0, number, (~hits[answer]).float())
+    return int((wrong == 0).sum()), total
+
+
+# ------------------------------------------------------------------ training
+
+
+def learning_rate(spent: float, minutes: float, step: int, decay: float) -> float:
+    """Share of the peak rate: warm-up over 200 steps, constant, linear decay to the end."""
+    left = max(0.0, 1 - spent / minutes)
+    return min(1.0, (step + 1) / 200, max(0.02, left / decay))
+
+
+def make_optimizers(model: Nano, args):
+    hidden = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers" in n]
+    others = [p for n, p in model.named_parameters() if not (p.dim() == 2 and "layers" in n)]
+    if args.muon:
+        return [
+            torch.optim.Muon(hidden, lr=args.lr, momentum=0.95, weight_decay=0.01,
+                             adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+        ]
+    return [
+        torch.optim.AdamW(
+            [dict(params=hidden, weight_decay=0.01), dict(params=others, weight_decay=0.0)],
+            lr=args.lr, betas=(0.9, 0.98), fused=True,
+        )
+    ]  # fmt: skip
+
+
+def train(args) -> None:
+    from tokenizers import Tokenizer
+
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    tokenizer = Tokenizer.from_file(str(OUT / "tokenizer.json"))
+    model = Nano()
+    optimizers = make_optimizers(model, args)
+    batches = Batches(tokenizer, args.seed, args.tokens)
+    state = dict(step=0, level=0, seen=0, spent_s=0.0, config=CONFIG)
+    if args.checkpoint.exists():
+        saved = torch.load(args.checkpoint, weights_only=True)
+        model.load_state_dict(saved["model"])
+        for optimizer, values in zip(optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
+        state = saved["state"]
+        print(f"resumed at step {state['step']}, level {state['level']}")
+    args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    start, saved_at, logged_at = time.monotonic(), time.monotonic(), time.monotonic()
+    right = total = 0
+    recent, loss_sum, seen_at = 0.0, 0.0, state["seen"]
+    since = 0
+    while (spent := time.monotonic() - start) < args.minutes * 60:
+        step = state["step"]
+        rate = args.lr * learning_rate(spent, args.minutes * 60, step, args.decay)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        ids, targets, weights = batches.next(step, state["level"])
+        wanted = weights > 0
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(ids, wanted)
+        logits = logits.float()
+        losses = F.cross_entropy(logits, targets[wanted], reduction="none")
+        loss = (losses * weights[wanted]).sum() / weights.sum()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        hits = torch.ones_like(wanted)
+        hits[wanted] = logits.argmax(-1) == targets[wanted]
+        ok, n = answers_right(hits, weights)
+        right, total, loss_sum, since = right + ok, total + n, loss_sum + loss.item(), since + 1
+        if n:
+            recent = 0.98 * recent + 0.02 * ok / n
+        state["step"] += 1
+        state["seen"] += ids.numel()
+        if recent > args.promote and state["level"] < len(LEVELS) - 1:
+            state["level"] += 1
+            recent = 0.0
+        now = time.monotonic()
+        if now - logged_at > args.log_s:
+            speed = (state["seen"] - seen_at) / (now - logged_at)
+            print(f"{(now - start) / 60:6.1f} min step {state['step']:6} level {state['level']} "
+                  f"loss {loss_sum / since:.4f} answers {right / max(1, total):.3f} "
+                  f"lr {rate:.2e} {speed:.0f} tok/s", flush=True)  # fmt: skip
+            right = total = since = 0
+            loss_sum, seen_at, logged_at = 0.0, state["seen"], now
+        if now - saved_at > 120:
+            save(args.checkpoint, model, optimizers, state)
+            saved_at = now
+    state["spent_s"] += time.monotonic() - start
+    save(args.checkpoint, model, optimizers, state)
+
+
+def save(path: Path, model: Nano, optimizers, state: dict) -> None:
+    part = path.with_suffix(".part")
+    torch.save(
+        dict(model=model.state_dict(), optimizers=[o.state_dict() for o in optimizers], state=state),
+        part,
+    )
+    os.replace(part, path)
+
+
+# ------------------------------------------------------------------ export
+
+
+def export(checkpoint: Path, out: Path, seed: int) -> None:
+    """Write config, generation config and float16 weights as transformers reads them."""
+    from safetensors.torch import save_file
+
+    torch.manual_seed(seed)
+    model = Nano()
+    if checkpoint.exists():
+        model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
+    else:
+        print(f"no checkpoint at {checkpoint}: exporting untrained weights")
+    tensors = {f"model.{k}": v.half().contiguous() for k, v in model.state_dict().items()}
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
+    generation = dict(do_sample=False, eos_token_id=END, pad_token_id=PAD)
+    (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+    size = (out / "model.safetensors").stat().st_size
+    count = sum(v.numel() for v in tensors.values())
+    print(f"exported {count:,} parameters, {size / 1e6:.1f} MB to {out}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("tokenizer", "train", "export"))
+    parser.add_argument("--minutes", type=float, default=90.0, help="wall time to train")
+    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens a batch")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--decay", type=float, default=0.3, help="share of the time that decays")
+    parser.add_argument("--promote", type=float, default=0.9, help="share right to move on")
+    parser.add_argument("--muon", action="store_true", help="Muon for the hidden matrices")
+    parser.add_argument("--log-s", type=float, default=30.0)
+    parser.add_argument("--heads", type=int, default=CONFIG["num_attention_heads"])
+    args = parser.parse_args()
+    CONFIG["num_attention_heads"] = args.heads
+    CONFIG["head_dim"] = CONFIG["hidden_size"] // args.heads
+    if args.what == "tokenizer":
+        train_tokenizer(args.out, args.seed)
+    elif args.what == "train":
+        train(args)
+    else:
+        export(args.checkpoint, args.out, args.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Northstar, the running case: a company that sells an AI assistant to other companies."""
