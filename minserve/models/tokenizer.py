@@ -1,0 +1,155 @@
+"""Text to token ids and back, and a conversation to the text that the model was trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from minserve.errors import ConfigError, InvalidRequest, ModelNotFound
+from minserve.models.config import ModelConfig
+from minserve.output import Detokenizer
+
+
+class Tokenizer:
+    """The fast tokenizer of a model folder. Needs no torch and no transformers.
+
+    Raises `ModelNotFound` if the folder has no readable `tokenizer.json`.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        file = self.folder / "tokenizer.json"
+        if not file.is_file():
+            raise ModelNotFound(
+                f"there is no tokenizer.json in {self.folder}",
+                "give a folder with a fast tokenizer; transformers' save_pretrained writes one",
+            )
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises bare Exception for damaged files
+            raise ModelNotFound(f"cannot read {file}: {error}", "fetch the model again") from None
+        self._settings = _settings(self.folder)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids in use, added ones included."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokens that end a generation, from the model's config."""
+        return ModelConfig.from_folder(self.folder).eos_token_ids
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`. Special tokens written in it are recognised, as they are elsewhere.
+
+        `add_special_tokens` adds what the tokenizer puts around a text, such as a first token.
+        """
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`; bytes that are no character become U+FFFD."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def detokenizer(self, stop: Sequence[str] = ()) -> Detokenizer:
+        """A fresh incremental detokenizer for one request."""
+        return Detokenizer(self.decode, stop)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt for `messages` (`{"role": ..., "content": ...}`), by the model's own template.
+
+        The template runs in a sandbox: it cannot reach files or change what it is given. Raises
+        `ConfigError` if the model has none, `InvalidRequest` if the template refuses the messages.
+        """
+        import jinja2
+
+        try:
+            return self._template.render(
+                messages=list(messages),
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+            )
+        except (jinja2.TemplateError, TypeError) as error:
+            raise InvalidRequest(
+                f"the chat template refuses these messages: {error}",
+                "give each message a role that the model knows, and text as content",
+            ) from None
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Token ids of `messages`, ready for the model to answer. See `apply_chat_template`."""
+        return self.encode(self.apply_chat_template(messages, tools), add_special_tokens=False)
+
+    @cached_property
+    def _special_tokens(self) -> dict[str, str]:
+        names = ("bos_token", "eos_token", "unk_token", "pad_token")
+        found = {name: self._settings.get(name) for name in names}
+        return {
+            name: token["content"] if isinstance(token, dict) else token
+            for name, token in found.items()
+            if token
+        }
+
+    @cached_property
+    def _template(self):
+        source = _template_source(self.folder, self._settings)
+        if source is None:
+            raise ConfigError(
+                f"the model in {self.folder} has no chat template",
+                "send a plain prompt, or add a chat_template.jinja to the folder",
+            )
+        import jinja2
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        def refuse(message: str) -> None:
+            raise jinja2.TemplateError(message)
+
+        # The settings that Hugging Face's templates are written for.
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = refuse
+        try:
+            return environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(
+                f"the chat template in {self.folder} does not parse: {error}",
+                "fetch the model again",
+            ) from None
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    file = folder / "tokenizer_config.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise ModelNotFound(f"cannot read {file}: {error}", "fetch the model again") from None
+
+
+def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        template = {t["name"]: t["template"] for t in template}.get("default")
+    return template
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
