@@ -23,13 +23,19 @@ def is_held_out(text: str) -> bool:
 
 # ------------------------------------------------------------------ vocabulary
 
-ONSETS = "b br c ch cl d dr f fl g gr h j k kr l m n p pr qu r s sh sk st t th tr v w y z".split()
-VOWELS = "a e i o u a e i o ai ea io".split()
+
+def words(text: str) -> list[str]:
+    """The words of a text: a list that is easier to read than one with quotes."""
+    return text.split()
+
+
+ONSETS = words("b br c ch cl d dr f fl g gr h j k kr l m n p pr qu r s sh sk st t th tr v w y z")
+VOWELS = words("a e i o u a e i o ai ea io")
 CODAS = ["", "", "", "", "l", "n", "r", "s", "x", "m", "th", "nd", "rk", "st"]
-TIERS = (
+TIERS = words(
     "Basic Plus Prime Care Cover Flex Max Lite Pro Core Start Team Select Direct Saver Express "
     "Family Studio Cloud Store Desk Line Pass Club Trust Home Travel Green Silver Gold"
-).split()
+)
 
 # Attribute -> kind of value. The wording may be seen in training; the values used with it not.
 POLICY_ATTRIBUTES = {
@@ -55,32 +61,32 @@ ACCOUNT_ATTRIBUTES = {
     "seats in use": "count", "storage in use": "size", "payment method": "method",
     "contact language": "language",
 }  # fmt: skip
-ADJECTIVES = (
+ADJECTIVES = words(
     "annual basic early final first general hard initial inner joint key large last local main "
     "minor net new old open outer prior public quick rated rear red second shared short small "
     "soft standard total upper usual valid whole wide zero"
-).split()
-NOUNS = (
+)
+NOUNS = words(
     "age area band base bonus budget cap charge class cost credit cycle date day delay depth "
     "edition entry factor fee figure format goal grade group height index item label length level "
     "limit load margin mark mode name number order owner pace part period phase plan point price "
     "quota range rank rate ratio reason rule scale score season share shift site size slot source "
     "speed stage status step stock style target team term test time title total type unit value "
     "version volume weight width year zone"
-).split()
-MONTHS = (
+)
+MONTHS = words(
     "January February March April May June July August September October November December"
-).split()
-LANGUAGES = (
+)
+LANGUAGES = words(
     "English German French Spanish Italian Dutch Danish Polish Czech Greek Turkish Finnish Swedish "
     "Japanese Korean Arabic Hindi Thai Welsh Irish Latvian Hungarian"
-).split()
-METHODS = "card cash cheque invoice transfer voucher wallet debit wire token".split()
-COLOURS = "amber azure black blue brown coral gold green grey ivory lilac red silver white".split()
-KINDS = (
+)
+METHODS = words("card cash cheque invoice transfer voucher wallet debit wire token")
+COLOURS = words("amber azure black blue brown coral gold green grey ivory lilac red silver white")
+KINDS = words(
     "days hours months count size money percent span language place person date code method "
     "points phrase"
-).split()
+)
 
 
 def _word(rng: random.Random) -> str:
@@ -191,8 +197,10 @@ def _attributes(rng: random.Random, known: dict[str, str], count: int) -> dict[s
 
 # ------------------------------------------------------------------ samples
 
+Key = tuple[str, str | None]
+"""(attribute, entity); no entity means the person who asks."""
 Turn = tuple[str, str]
-"""(content of the user's message, answer)."""
+"""(question, answer)."""
 
 
 class Scene:
@@ -207,12 +215,13 @@ class Scene:
         entity = make_entity(rng)
         self.entities = [entity]
         for _ in range(rng.randint(1, 4)):
-            self.entities.append(
-                _sibling(rng, entity) if rng.random() < 0.5 else make_entity(rng)
-            )
+            self.entities.append(_sibling(rng, entity) if rng.random() < 0.5 else make_entity(rng))
         self.entities = list(dict.fromkeys(self.entities))
         own_share = rng.choice((0.3, 0.6, 1.0)) if rng.random() < own else 0.0
-        self.facts: dict[tuple[str, str | None], str] = {}
+        self.last: Key | None = None
+        self.asked: set[Key] = set()
+        self.facts: dict[Key, str] = {}
+        self.shown: dict[Key, str] = {}
         for _ in range(num_lines * 3):
             if len(self.facts) == num_lines:
                 break
@@ -224,66 +233,71 @@ class Scene:
                 kind = self.attributes[key[0]]
             self.facts.setdefault(key, make_value(rng, kind))
 
-    def evidence(self) -> list[str]:
-        """All facts as lines, in random order and wording."""
-        form = self.rng.choice((0, 0, 0, None))
-        lines = [
-            state(a, e, v, self.rng.choice((0, 0, 1, 2)) if form is None else form)
-            for (a, e), v in self.facts.items()
-        ]
-        self.rng.shuffle(lines)
-        return lines
+    def reveal(self, count: int | None = None) -> list[str]:
+        """Show ``count`` more facts (all, if None) as lines, in random order and wording.
 
-    def key(self, absent: float) -> tuple[str, str | None]:
-        """What to ask about: a stated fact, or with probability ``absent`` one never stated."""
+        Questions ask only about what has been shown so far.
+        """
+        form = self.rng.choice((0, 0, 0, None))
+        hidden = [key for key in self.facts if key not in self.shown]
+        self.rng.shuffle(hidden)
+        keys = hidden[:count]
+        self.shown.update((key, self.facts[key]) for key in keys)
+        if self.rng.random() < 0.3:  # some lines a second time
+            again = list(self.shown)
+            keys += self.rng.sample(again, self.rng.randint(0, min(2, len(again))))
+            keys = list(dict.fromkeys(keys))
+        return [
+            state(*key, self.facts[key], self.rng.choice((0, 0, 1, 2)) if form is None else form)
+            for key in keys
+        ]
+
+    def key(self, absent: float) -> Key:
+        """What to ask about: a shown fact, or with probability ``absent`` one not shown."""
         rng = self.rng
-        if rng.random() < absent or not self.facts:
+        if rng.random() < absent or not self.shown:
             for _ in range(10):
                 own = rng.random() < 0.3
                 attribute = rng.choice(list(self.own_attributes if own else self.attributes))
                 key = (attribute, None if own else rng.choice(self.entities))
-                if key not in self.facts:
+                if key not in self.shown:
                     return key
             return (f"{rng.choice(ADJECTIVES)} zone {rng.choice(NOUNS)}", make_entity(rng))
-        return rng.choice(list(self.facts))
+        fresh = [key for key in self.shown if key not in self.asked]
+        return rng.choice(fresh or list(self.shown))
 
-    def answer(self, key: tuple[str, str | None]) -> str:
-        """The one right sentence."""
-        return state(*key, self.facts.get(key, NOT_STATED))
+    def answer(self, key: Key) -> str:
+        """The one right sentence, from what has been shown."""
+        self.asked.add(key)
+        return state(*key, self.shown.get(key, NOT_STATED))
 
-    def turns(self, count: int, absent: float, follow: float, report: float) -> list[Turn]:
-        """Questions and answers; a follow-up leaves out what the turn before has said."""
-        rng, turns, last = self.rng, [], None
-        for _ in range(count):
-            key = self.key(absent)
-            if rng.random() < report:
-                turns.append(self.report(key[1]))
-                last = None
-                continue
-            if last and last[1] and rng.random() < follow:
-                near = [k for k in self.facts if k != last and k[1] and (k[1] == last[1])]
-                same = [k for k in self.facts if k != last and k[1] and (k[0] == last[0])]
-                if rng.random() < absent:
-                    near, same = [(rng.choice(list(self.attributes)), last[1])], []
-                if near and (not same or rng.random() < 0.6):
-                    key = rng.choice(near)
-                    turns.append((prompts.ask_next_attribute(key[0]), self.answer(key)))
-                    last = key
-                    continue
-                if same:
-                    key = rng.choice(same)
-                    turns.append((prompts.ask_next_entity(key[1]), self.answer(key)))
-                    last = key
-                    continue
-            forms = prompts.OWN_QUESTIONS if key[1] is None else prompts.QUESTIONS
-            form = 0 if rng.random() < 0.4 else rng.randrange(len(forms))
-            turns.append((ask(*key, form), self.answer(key)))
-            last = key
-        return turns
+    def turn(self, absent: float, follow: float, report: float) -> Turn:
+        """A question and its answer; a follow-up leaves out what the turn before has said."""
+        rng, last, self.last = self.rng, self.last, None
+        key = self.key(absent)
+        if rng.random() < report:
+            return self.report(key[1])
+        if last and last[1] and rng.random() < follow:
+            same_entity = [k for k in self.shown if k not in self.asked and k[1] == last[1]]
+            same_attribute = [
+                k for k in self.shown if k not in self.asked and k[1] and k[0] == last[0]
+            ]
+            if rng.random() < absent:
+                same_entity, same_attribute = [(rng.choice(list(self.attributes)), last[1])], []
+            if same_entity and (not same_attribute or rng.random() < 0.6):
+                self.last = rng.choice(same_entity)
+                return prompts.ask_next_attribute(self.last[0]), self.answer(self.last)
+            if same_attribute:
+                self.last = rng.choice(same_attribute)
+                return prompts.ask_next_entity(self.last[1]), self.answer(self.last)
+        forms = prompts.OWN_QUESTIONS if key[1] is None else prompts.QUESTIONS
+        form = 0 if rng.random() < 0.4 else rng.randrange(len(forms))
+        self.last = key
+        return ask(*key, form), self.answer(key)
 
     def report(self, entity: str | None) -> Turn:
         """A report on several attributes of one entity, some perhaps not stated."""
-        stated = [a for a, e in self.facts if e == entity]
+        stated = [a for a, e in self.shown if e == entity]
         self.rng.shuffle(stated)
         chosen = stated[: self.rng.randint(2, 6)]
         if self.rng.random() < 0.15 or len(chosen) < 2:
@@ -320,8 +334,9 @@ def make_system(rng: random.Random, shared: str) -> str:
     sentences = []
     for template in rng.choices(FILLER, k=rng.randint(2, 15)):
         parts = template.split("{a}")
-        text = "".join(p + (rng.choice(known) if i < len(parts) - 1 else "") for i, p in
-                       enumerate(parts))
+        text = "".join(
+            p + (rng.choice(known) if i < len(parts) - 1 else "") for i, p in enumerate(parts)
+        )
         while "{e}" in text:
             text = text.replace("{e}", make_entity(rng), 1)
         while "{w}" in text:
@@ -354,18 +369,21 @@ def make_sample(
     segments: list[Segment] = []
     if rng.random() < system:
         segments.append((f"<|system|>{make_system(rng, shared_system)}<|end|>", 0.0))
-    evidence = scene.evidence()
-    if rng.random() < absent * 0.4:  # no evidence at all
-        evidence, scene.facts = [], {}
-    for question, answer in scene.turns(rng.randint(*turns), absent, follow, report):
+    count = rng.randint(*turns)
+    for number in range(count):
+        # Most chats show all evidence at once; others add some with each turn, or none at all.
+        if number == 0:
+            stepwise = count > 1 and rng.random() < follow
+            nothing = rng.random() < absent * 0.4
+            evidence = [] if nothing else scene.reveal(rng.randint(1, 6) if stepwise else None)
+        elif stepwise and not nothing:
+            evidence = scene.reveal(rng.randint(0, 4))
+        else:
+            evidence = []
+        question, answer = scene.turn(absent, follow, report)
         segments.append((f"<|user|>{render_user(evidence, question)}<|end|>", context_weight))
         segments.append(("<|assistant|>", 0.0))
         segments.append((f"{answer}<|end|>", 1.0))
-        if evidence and rng.random() < 0.7:
-            evidence = []  # later turns usually lean on the evidence of the first
-        elif evidence:
-            rng.shuffle(evidence)
-            evidence = evidence[: rng.randint(1, len(evidence))]
     return segments
 
 
