@@ -180,7 +180,11 @@ class BlockPool:
                 "wait for a request to end, preempt one, or give the pool more blocks",
             )
         while len(self._free) < num_blocks:
-            self.evict_one()
+            if self.evict_one() is None:
+                raise BlockError(
+                    f"{self._num_cached} blocks are cached, but none of them can be evicted",
+                    "drop what was kept, or let a PrefixCache keep it",
+                )
         blocks = [self._free.popleft() for _ in range(num_blocks)]
         for block in blocks:
             self._references[block] = 1

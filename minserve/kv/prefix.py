@@ -41,6 +41,7 @@ class _Entry:
     block: int
     token_ids: tuple[int, ...]
     parent: bytes
+    root: bytes
     num_children: int = 0
     last_used: int = 0
 
@@ -88,8 +89,10 @@ class PrefixCache:
             result.append(parent)
         return result
 
-    def match(self, token_ids: Sequence[int], hashes: Sequence[bytes]) -> list[int]:
-        """Blocks that already hold the longest cached prefix of `token_ids`.
+    def match(
+        self, token_ids: Sequence[int], hashes: Sequence[bytes], root: bytes = b""
+    ) -> list[int]:
+        """Blocks that already hold the longest cached prefix of `token_ids` under `root`.
 
         At least one token is left to compute, because the next token needs its logits. Changes
         nothing: to own the blocks the caller shares them before anything else is allocated.
@@ -98,7 +101,7 @@ class PrefixCache:
         for index in range(min(len(hashes), (len(token_ids) - 1) // size)):
             entry = self._entries.get(hashes[index])
             tokens = token_ids[index * size : (index + 1) * size]
-            if entry is None or not self._is_same(entry, parent, tokens):
+            if entry is None or not self._is_same(entry, parent, root, tokens):
                 break
             blocks.append(entry.block)
             parent = hashes[index]
@@ -110,7 +113,12 @@ class PrefixCache:
         self.num_hit_tokens += num_hit_tokens
 
     def register(
-        self, table: list[int], hashes: Sequence[bytes], index: int, token_ids: Sequence[int]
+        self,
+        table: list[int],
+        hashes: Sequence[bytes],
+        index: int,
+        token_ids: Sequence[int],
+        root: bytes = b"",
     ) -> None:
         """Offer block `table[index]`, full and computed, for reuse under `hashes[index]`.
 
@@ -125,11 +133,11 @@ class PrefixCache:
         twin = self._entries.get(key)
         if twin is None:
             self.pool.keep(block)
-            self._entries[key] = _Entry(block, tuple(token_ids), parent)
+            self._entries[key] = _Entry(block, tuple(token_ids), parent, root)
             self._hash_of_block[block] = key
             if index:
                 self._entries[parent].num_children += 1
-        elif twin.block != block and self._is_same(twin, parent, token_ids):
+        elif twin.block != block and self._is_same(twin, parent, root, token_ids):
             self.pool.share([twin.block])
             self.pool.release([block])
             table[index] = twin.block
@@ -173,8 +181,10 @@ class PrefixCache:
                 raise BlockError(f"block {entry.block} could never be evicted")
 
     @staticmethod
-    def _is_same(entry: _Entry, parent: bytes, token_ids: Sequence[int]) -> bool:
-        return entry.parent == parent and entry.token_ids == tuple(token_ids)
+    def _is_same(entry: _Entry, parent: bytes, root: bytes, token_ids: Sequence[int]) -> bool:
+        # NOTE: equal tokens under another adapter have other KV, so the root is compared as well.
+        is_same_place = entry.parent == parent and entry.root == root
+        return is_same_place and entry.token_ids == tuple(token_ids)
 
     def _is_evictable(self, entry: _Entry) -> bool:
         return entry.num_children == 0 and self.pool.references(entry.block) == 0

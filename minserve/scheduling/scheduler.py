@@ -216,14 +216,17 @@ class Scheduler:
             return []
         self._hash(request, request.num_tokens)
         tokens = request.tokens(0, request.num_tokens)
-        return self.prefix_cache.match(tokens, request.block_hashes)
+        return self.prefix_cache.match(tokens, request.block_hashes, self._root(request))
 
     def _hash(self, request: Request, num_tokens: int) -> None:
-        hashes, cache = request.block_hashes, self.prefix_cache
-        parent = hashes[-1] if hashes else cache.root(request.cache_salt, request.adapter)
-        start = len(hashes) * self.pool.block_size
-        if num_tokens - start >= self.pool.block_size:
-            hashes += cache.hashes(request.tokens(start, num_tokens), parent)
+        hashes, size = request.block_hashes, self.pool.block_size
+        start = len(hashes) * size
+        if num_tokens - start >= size:
+            parent = hashes[-1] if hashes else self._root(request)
+            hashes += self.prefix_cache.hashes(request.tokens(start, num_tokens), parent)
+
+    def _root(self, request: Request) -> bytes:
+        return self.prefix_cache.root(request.cache_salt, request.adapter)
 
     def _check(self, decision: Decision) -> None:
         seen = set()
@@ -347,9 +350,12 @@ class Scheduler:
             return
         size = self.pool.block_size
         self._hash(request, request.num_computed_tokens)
+        root = self._root(request)
         for index in range(first, request.num_computed_tokens // size):
             tokens = request.tokens(index * size, (index + 1) * size)
-            self.prefix_cache.register(request.block_table, request.block_hashes, index, tokens)
+            self.prefix_cache.register(
+                request.block_table, request.block_hashes, index, tokens, root
+            )
 
     def _reason_to_finish(
         self, request: Request, token_id: int, is_stopped: Callable[[Request], bool]
