@@ -1,0 +1,641 @@
+"""The rules of a block pool, method by method: allocate, append, share, release.
+
+The last rule of each step is the strongest: on every short sequence of calls, each table must read
+back exactly the tokens that were written through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+from minserve.errors import BlockError, MinserveError, OutOfBlocks
+from minserve.kv.blocks import BlockCopy
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+
+RULES: list[Rule] = []
+
+
+def rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
+    """Add the decorated check to the suite; its name becomes the rule's."""
+
+    def add(check: Callable[[Any], None]) -> Callable[[Any], None]:
+        RULES.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, check))
+        return check
+
+    return add
+
+
+class Tried:
+    """A pool under test. Writes every call down, so that a broken rule can show the way there."""
+
+    def __init__(self, make: Callable[[int, int], Any], num_blocks: int, block_size: int) -> None:
+        self.lines = [f"pool = BlockPool(num_blocks={num_blocks}, block_size={block_size})"]
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.tables: dict[str, list[int]] = {}
+        self.pool = self._call(lambda: make(num_blocks, block_size))
+
+    def fail(self, what: str) -> None:
+        """The rule is broken."""
+        raise BrokenRule(what, self.lines)
+
+    def allocate(self, name: str, num_tokens: int) -> list[int]:
+        """`name = pool.allocate(num_tokens)`, which must succeed."""
+        self.lines.append(f"{name} = pool.allocate({num_tokens})")
+        table = self._must(lambda: self.pool.allocate(num_tokens))
+        self._note(table)
+        return self._new_table(name, table)
+
+    def append(self, name: str, held: int, new: int) -> list[BlockCopy]:
+        """`copies = pool.append(name, held, new)`, which must succeed."""
+        self.lines.append(f"copies = pool.append({name}, num_held={held}, num_new={new})")
+        table = self.tables[name]
+        copies = self._must(lambda: self.pool.append(table, held, new))
+        self.lines[-1] += f"   # {name} is now {table}"
+        if copies is None or not isinstance(copies, (list, tuple)):
+            self.fail(f"append returns {copies!r}: it must return a list of copies, often empty")
+        return list(copies)
+
+    def share(self, name: str, of: str) -> list[int]:
+        """`name = pool.share(of)`, which must succeed."""
+        self.lines.append(f"{name} = pool.share({of})")
+        table = self._must(lambda: self.pool.share(self.tables[of]))
+        self._note(table)
+        return self._new_table(name, table)
+
+    def release(self, name: str) -> None:
+        """`pool.release(name)`, which must succeed."""
+        self.lines.append(f"pool.release({name})")
+        self._must(lambda: self.pool.release(self.tables[name]))
+
+    def refuses(self, error: type[Exception], call: str, why: str, **names: Any) -> None:
+        """The call must raise `error` and change nothing."""
+        before, tables = self.counts(), {k: list(v) for k, v in self.tables.items()}
+        self.lines.append(call)
+        scope = {"pool": self.pool, **self.tables, **names}
+        try:
+            result = self._call(lambda: eval(call, scope))  # our own text, never the learner's
+        except error:
+            self.lines[-1] += f"   # {error.__name__}, as it should"
+        except NotImplementedError:
+            raise
+        except Exception as other:
+            self.fail(
+                f"{why}, so this must raise {error.__name__}; it raises "
+                f"{type(other).__name__}: {other}"
+            )
+        else:
+            self.fail(f"{why}, so this must raise {error.__name__}; it returns {result!r}")
+        if self.counts() != before:
+            self.fail(
+                f"the call raises, yet free/used blocks went from {before} to {self.counts()}: "
+                "whatever raises must change nothing"
+            )
+        for name, table in tables.items():
+            if self.tables[name] != table:
+                self.fail(
+                    f"the call raises, yet table {name} went from {table} to {self.tables[name]}"
+                )
+
+    def counts(self) -> tuple[int, int]:
+        """Free and used blocks, as the pool counts them."""
+        return self._call(lambda: (self.pool.num_free, self.pool.num_used))
+
+    def expect(self, free: int, because: str) -> None:
+        """The pool must count `free` free blocks, and the rest as used."""
+        counted = self.counts()
+        if counted != (free, self.num_blocks - free):
+            self.fail(
+                f"{because}: {free} free and {self.num_blocks - free} used expected, "
+                f"the pool counts {counted[0]} free and {counted[1]} used"
+            )
+
+    def _new_table(self, name: str, table: Any) -> list[int]:
+        if not isinstance(table, list):
+            self.fail(f"a table must be a list of block ids; this is {table!r}")
+        self.tables[name] = table
+        return table
+
+    def _note(self, result: Any) -> None:
+        self.lines[-1] += f"   # -> {result!r}"
+
+    def _must(self, call: Callable[[], Any]) -> Any:
+        try:
+            return self._call(call)
+        except MinserveError as error:
+            self.fail(f"this must succeed, but raises {type(error).__name__}: {error}")
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except BrokenRule:
+            raise
+        except Exception as error:
+            error.minserve_example = tuple(self.lines)
+            raise
+
+
+def _ceil(num_tokens: int, size: int) -> int:
+    return -(-num_tokens // size)
+
+
+# -- allocate
+
+
+@rule(
+    "allocate",
+    "A new table has just enough blocks: tokens divided by the block size, rounded up.",
+    "4 tokens fill one block of 4 exactly; the 5th needs a second block.",
+)
+def _just_enough_blocks(make) -> None:
+    for size, tokens in product((1, 2, 4), range(10)):
+        t = Tried(make, 10, size)
+        table = t.allocate("a", tokens)
+        if len(table) != _ceil(tokens, size):
+            t.fail(
+                f"{tokens} tokens need {_ceil(tokens, size)} blocks of {size}; "
+                f"the table has {len(table)}"
+            )
+
+
+@rule(
+    "allocate",
+    "A block belongs to one owner: no id twice, and every id from 0 to num_blocks - 1.",
+    "Take a block out of the free list when you hand it out.",
+)
+def _one_owner_per_block(make) -> None:
+    for first, second in product((1, 2), (1, 2)):
+        t = Tried(make, 5, 1)
+        ids = [*t.allocate("a", first), *t.allocate("b", second)]
+        if len(set(ids)) != len(ids):
+            twice = min(block for block in ids if ids.count(block) > 1)
+            t.fail(f"block {twice} was handed out twice")
+        if not all(isinstance(b, int) and 0 <= b < 5 for b in ids):
+            t.fail(f"block ids of a pool of 5 are 0 to 4; these are {ids}")
+
+
+@rule(
+    "allocate",
+    "Free and used blocks always add up to the pool.",
+    "num_free must fall by as many blocks as the table got.",
+)
+def _counts_add_up(make) -> None:
+    for tokens in (1, 2):
+        t = Tried(make, 3, 1)
+        t.expect(3, "nothing is allocated yet")
+        t.allocate("a", tokens)
+        t.expect(3 - tokens, f"a table of {tokens} blocks was made")
+
+
+@rule(
+    "allocate",
+    "Every block can be had, the last one too.",
+    "Compare with `>`, not `>=`: asking for exactly what is free is fine.",
+)
+def _the_last_block_can_be_had(make) -> None:
+    for blocks in (1, 2):
+        t = Tried(make, blocks, 2)
+        t.allocate("a", 2 * blocks)
+        t.expect(0, "the whole pool was asked for")
+
+
+@rule(
+    "allocate",
+    "Asking for more than is free raises OutOfBlocks, and changes nothing.",
+    "Count what is needed and compare with what is free BEFORE you take the first block.",
+)
+def _refuses_whole(make) -> None:
+    for blocks in (1, 2):
+        t = Tried(make, blocks, 1)
+        why = f"{blocks} blocks are free and {blocks + 1} are needed"
+        t.refuses(OutOfBlocks, f"pool.allocate({blocks + 1})", why)
+        t.allocate("a", blocks)
+
+
+# -- append
+
+
+@rule(
+    "append",
+    "Tokens go into the empty slots of the last block first.",
+    "Work out the blocks needed for num_held + num_new, and subtract those the table has.",
+)
+def _fills_the_last_block(make) -> None:
+    for size, held in product((2, 4), range(1, 4)):
+        for new in range(1, size - held % size + 1 if held % size else 1):
+            t = Tried(make, 4, size)
+            before = list(t.allocate("a", held))
+            t.append("a", held, new)
+            if t.tables["a"] != before:
+                t.fail(
+                    f"the last block has {size - held % size} empty slots, enough for {new}; "
+                    f"the table went from {before} to {t.tables['a']}"
+                )
+
+
+@rule(
+    "append",
+    "The same list grows at its end; blocks that hold tokens stay where they are.",
+    "Use table.extend(...): `table = table + [...]` makes a list that the caller never sees.",
+)
+def _grows_in_place(make) -> None:
+    for size, held, new in product((1, 2), range(3), range(1, 4)):
+        t = Tried(make, 6, size)
+        before = list(t.allocate("a", held))
+        copies = t.append("a", held, new)
+        table = t.tables["a"]
+        if len(table) != _ceil(held + new, size):
+            t.fail(
+                f"{held} + {new} tokens need {_ceil(held + new, size)} blocks of {size}; "
+                f"the table has {len(table)}"
+            )
+        if table[: len(before)] != before:
+            t.fail(f"the table began as {before} and is now {table}")
+        if copies:
+            t.fail(f"nothing is shared, so nothing is to be copied; copies is {copies}")
+        t.expect(6 - len(table), "after the append")
+
+
+@rule(
+    "append",
+    "Room that the table already has is used before more is taken.",
+    "The engine allocates a prompt at once and writes it in chunks: "
+    "ask how many blocks the table has, not how many its tokens fill.",
+)
+def _uses_room_already_there(make) -> None:
+    for held, new in product(range(4), range(1, 4)):
+        if held + new > 4:
+            continue
+        t = Tried(make, 4, 2)
+        before = list(t.allocate("a", 4))
+        t.append("a", held, new)
+        if t.tables["a"] != before:
+            t.fail(
+                f"table a has room for 4 tokens and holds {held}, so {new} more fit; "
+                f"it went from {before} to {t.tables['a']}"
+            )
+
+
+@rule(
+    "append",
+    "If the blocks do not suffice it raises OutOfBlocks; table and pool stay as they were.",
+    "Take all the blocks first, then change the table.",
+)
+def _append_refuses_whole(make) -> None:
+    for blocks in (1, 2):
+        t = Tried(make, blocks, 1)
+        t.allocate("a", 1)
+        why = f"{blocks - 1} blocks are free and {blocks} are needed"
+        t.refuses(OutOfBlocks, f"pool.append(a, num_held=1, num_new={blocks})", why)
+
+
+# -- share
+
+
+@rule(
+    "share",
+    "Sharing takes no block: the new table names the same blocks, in the same order.",
+    "No block is copied here; only the number of references to each grows.",
+)
+def _names_the_same_blocks(make) -> None:
+    for tokens in (1, 2, 3):
+        t = Tried(make, 3, 1)
+        table = list(t.allocate("a", tokens))
+        shared = t.share("b", "a")
+        if shared != table:
+            t.fail(f"table a is {table}, its share is {shared}")
+        t.expect(3 - tokens, "sharing takes no block")
+
+
+@rule(
+    "share",
+    "Each owner has a table of its own.",
+    "Return a new list: list(blocks). With one list for two owners, one's append moves both.",
+)
+def _is_a_list_of_its_own(make) -> None:
+    t = Tried(make, 3, 1)
+    t.allocate("a", 1)
+    t.share("b", "a")
+    t.append("b", 1, 1)
+    if len(t.tables["a"]) != 1:
+        t.fail(f"only b was appended to, yet a is now {t.tables['a']}")
+
+
+@rule(
+    "share",
+    "Before a shared, partly filled block is written to, the writer gets a copy.",
+    "In append: if the block at num_held // block_size has more than one reference, take a fresh "
+    "block, put it in the table and return BlockCopy(source=old, target=fresh).",
+)
+def _copies_before_writing(make) -> None:
+    for size in (2, 3):
+        t = Tried(make, 3, size)
+        [block] = t.allocate("a", 1)
+        t.share("b", "a")
+        copies = t.append("b", 1, 1)
+        if t.tables["b"] == [block]:
+            t.fail(f"a and b both hold block {block}: b's next token would land in a's memory too")
+        if t.tables["a"] != [block]:
+            t.fail(f"the owner that does not write keeps block {block}; a is now {t.tables['a']}")
+        fresh = t.tables["b"]
+        if len(fresh) != 1:
+            t.fail(f"2 tokens need one block of {size}; b is now {fresh}")
+        if [(c.source, c.target) for c in copies] != [(block, fresh[0])]:
+            t.fail(
+                f"b's first token is still in block {block}: copies must be "
+                f"[BlockCopy(source={block}, target={fresh[0]})], it is {copies}"
+            )
+        t.expect(1, "a's block and b's copy are used")
+
+
+@rule(
+    "share",
+    "A full shared block is never written to again, so it is not copied.",
+    "Only blocks from num_held // block_size on are written to.",
+)
+def _full_blocks_stay_shared(make) -> None:
+    for size in (1, 2):
+        t = Tried(make, 4, size)
+        [block] = t.allocate("a", size)
+        t.share("b", "a")
+        copies = t.append("b", size, 1)
+        if copies or t.tables["b"][0] != block:
+            t.fail(
+                f"block {block} is full, b's next token goes into a new block; "
+                f"copies is {copies} and b is {t.tables['b']}"
+            )
+        t.expect(2, "the shared block and b's new one are used")
+
+
+@rule(
+    "share",
+    "After the copy, the writer no longer holds the old block.",
+    "Take one reference off the source of each copy: the last owner may then write without one.",
+)
+def _gives_up_the_source(make) -> None:
+    t = Tried(make, 3, 2)
+    [block] = t.allocate("a", 1)
+    t.share("b", "a")
+    t.append("b", 1, 1)
+    copies = t.append("a", 1, 1)
+    if copies or t.tables["a"] != [block]:
+        t.fail(
+            f"b left block {block} for its copy, so a is alone on it and may write; "
+            f"copies is {copies} and a is {t.tables['a']}"
+        )
+
+
+@rule(
+    "share",
+    "A copy needs a block too: without a free one, append raises and changes nothing.",
+    "Add the copies to the number of blocks that you check for and take.",
+)
+def _a_copy_needs_a_block(make) -> None:
+    t = Tried(make, 1, 2)
+    t.allocate("a", 1)
+    t.share("b", "a")
+    why = "b's block is shared, its copy needs a block, and none is free"
+    t.refuses(OutOfBlocks, "pool.append(b, num_held=1, num_new=1)", why)
+
+
+@rule(
+    "share",
+    "Only blocks that somebody holds can be shared.",
+    "A free block holds nobody's tokens: raise BlockError.",
+)
+def _a_free_block_cannot_be_shared(make) -> None:
+    t = Tried(make, 2, 1)
+    table = t.allocate("a", 1)
+    other = 1 - table[0]
+    t.refuses(BlockError, f"pool.share([{other}])", f"nobody holds block {other}")
+
+
+# -- release
+
+
+@rule(
+    "release",
+    "Released blocks are free again, all of them.",
+    "Put each block back into the free list when its last reference goes.",
+)
+def _returns_every_block(make) -> None:
+    for tokens in (1, 2, 3):
+        t = Tried(make, 3, 1)
+        t.allocate("a", tokens)
+        t.release("a")
+        t.expect(3, "nobody holds a block any more")
+        t.allocate("b", 3)
+
+
+@rule(
+    "release",
+    "The table is empty afterwards, so that nobody reads through it by mistake.",
+    "Call table.clear(), or pop each block.",
+)
+def _empties_the_table(make) -> None:
+    t = Tried(make, 2, 1)
+    t.allocate("a", 2)
+    t.release("a")
+    if t.tables["a"]:
+        t.fail(f"a was released, yet it still lists {t.tables['a']}")
+
+
+@rule(
+    "release",
+    "A shared block stays used until its last owner lets go.",
+    "Take one reference off; the block is free only at 0.",
+)
+def _the_last_owner_frees(make) -> None:
+    for first, last in (("a", "b"), ("b", "a")):
+        t = Tried(make, 2, 1)
+        t.allocate("a", 1)
+        t.share("b", "a")
+        t.release(first)
+        t.expect(1, f"{last} still holds its block")
+        t.release(last)
+        t.expect(2, "nobody holds a block any more")
+
+
+@rule(
+    "release",
+    "Releasing twice raises BlockError, and changes nothing.",
+    "Check that every block of the table is held before you change the first one.",
+)
+def _releases_once(make) -> None:
+    for tokens in (1, 2):
+        t = Tried(make, 2, 1)
+        t.allocate("a", tokens)
+        t.lines.append("stale = list(a)")
+        stale = list(t.tables["a"])
+        t.release("a")
+        t.refuses(BlockError, "pool.release(stale)", f"{stale} was released before", stale=stale)
+    t = Tried(make, 2, 1)
+    held, gone = t.allocate("a", 1), t.allocate("b", 1)
+    t.lines.append("stale = a + b")
+    stale = held + gone
+    t.release("b")
+    why = f"block {stale[1]} was released before"
+    t.refuses(BlockError, "pool.release(stale)", why, stale=stale)
+
+
+@rule(
+    "release",
+    "Whatever the order of calls, every table reads back its own tokens.",
+    "Follow the lines above with pen and paper: who holds which block after each?",
+)
+def _every_table_reads_its_own(make) -> None:
+    for length in range(1, 6):
+        for num_blocks, size in ((2, 1), (3, 2)):
+            for calls in _sequences(length):
+                _play(make, num_blocks, size, calls)
+
+
+CALLS = (
+    *(("allocate", n) for n in (1, 3)),
+    *(("append", which) for which in (0, 1)),
+    *(("share", which) for which in (0, 1)),
+    *(("release", which) for which in (0, 1)),
+)
+
+
+def _sequences(length: int) -> Iterator[tuple[tuple[str, int], ...]]:
+    for calls in product(CALLS, repeat=length):
+        if calls[0] == ("allocate", 1) or calls[0] == ("allocate", 3):
+            yield calls
+
+
+def _play(make, num_blocks: int, size: int, calls: tuple[tuple[str, int], ...]) -> None:
+    """Carry the calls out with tokens in the blocks; refused ones are skipped."""
+    t = Tried(make, num_blocks, size)
+    memory = [[""] * size for _ in range(num_blocks)]
+    texts: dict[str, list[str]] = {}
+
+    def write(name: str, start: int, num_new: int) -> None:
+        for position in range(start, start + num_new):
+            token = f"{name}{position}"
+            texts[name].append(token)
+            memory[t.tables[name][position // size]][position % size] = token
+
+    for number, (kind, argument) in enumerate(calls):
+        live = list(texts)
+        used = len({block for name in live for block in t.tables[name]})
+        free = num_blocks - used
+        if kind == "allocate":
+            if _ceil(argument, size) > free:
+                continue
+            name = "abcdef"[number]
+            t.allocate(name, argument)
+            texts[name] = []
+            write(name, 0, argument)
+        elif argument >= len(live):
+            return  # the same as a shorter sequence
+        elif kind == "append":
+            name = live[argument]
+            held, table = len(texts[name]), t.tables[name]
+            others = {b for other in live if other != name for b in t.tables[other]}
+            is_shared = bool(held % size) and table[held // size] in others
+            if _ceil(held + 1, size) - len(table) + is_shared > free:
+                continue
+            for copy in t.append(name, held, 1):
+                memory[copy.target] = list(memory[copy.source])
+            write(name, held, 1)
+        elif kind == "share":
+            name = "abcdef"[number]
+            t.share(name, live[argument])
+            texts[name] = list(texts[live[argument]])
+        else:
+            t.release(live[argument])
+            del texts[live[argument]]
+        for name, text in texts.items():
+            read = [memory[t.tables[name][p // size]][p % size] for p in range(len(text))]
+            if read != text:
+                t.fail(f"table {name} should read back {text}, and reads {read}")
+        held_blocks = {block for name in texts for block in t.tables[name]}
+        t.expect(num_blocks - len(held_blocks), "counting the blocks in live tables")
+
+
+LADDERS = {
+    "allocate": Ladder(
+        drawing="""\
+pool of 4 blocks, 4 slots each          allocate(5): 5 / 4, rounded up = 2 blocks
+
+  free  [0] [1] [2] [3]        ->         free  [2] [3]
+                                          table [0: t t t t] [1: t . . .]
+                                                         3 slots wasted, at most --'-'-'""",
+        pseudocode="""\
+needed = number of blocks for num_tokens, rounded up
+if more are needed than are free: raise OutOfBlocks      (nothing has changed yet)
+take that many blocks out of the free list
+note one reference to each
+return them""",
+        near_miss="""\
+- blocks = []
+- for _ in range(needed):
+-     if not self.free: raise OutOfBlocks(...)      # some blocks are already gone: a leak
+-     blocks.append(self.free.pop())
++ if needed > len(self.free): raise OutOfBlocks(...)
++ blocks = [self.free.pop() for _ in range(needed)]""",
+    ),
+    "append": Ladder(
+        drawing="""\
+block_size 4, table [7 2], num_held = 6, num_new = 3
+
+  before   [7: t t t t] [2: t t . .]
+  after    [7: t t t t] [2: t t N N] [5: N . . .]        6 + 3 = 9 tokens: 3 blocks, 1 is new""",
+        pseudocode="""\
+missing = blocks for (num_held + num_new), less those the table has, but never below 0
+take `missing` blocks (all or none: raises OutOfBlocks)
+put them at the end of the same list
+return the copies to be made: none, until blocks can be shared""",
+        near_miss="""\
+- missing = self.blocks_for(num_new)                   # forgets the empty slots it has
++ missing = max(0, self.blocks_for(num_held + num_new) - len(table))
+- table = table + blocks                               # a new list: the caller keeps the old one
++ table.extend(blocks)""",
+    ),
+    "share": Ladder(
+        drawing="""\
+a = [3: t t . .]     b = share(a)          then append(b, num_held=2, num_new=1)
+
+  a --.                                     a ----> [3: t t . .]
+       >--> [3: t t . .]  2 references
+  b --'                                     b ----> [8: t t N .]   BlockCopy(source=3, target=8)""",
+        pseudocode="""\
+share:   refuse blocks that nobody holds
+         one more reference to each; return a list of your own
+
+append:  the first block written to is number num_held // block_size
+         every block of the table from there on with more than 1 reference needs a copy
+         take blocks for the copies too, in the same all-or-nothing step
+         per copy: one reference less to the old block, the fresh one takes its place,
+         and BlockCopy(old, fresh) goes into the list that you return""",
+        near_miss="""\
+- if self.references[table[-1]] > 1:                   # a full last block is not written to
++ first = num_held // self.block_size
++ shared = [i for i in range(first, len(table)) if self.references[table[i]] > 1]
+  ...
+  table[i] = fresh
++ self.references[old] -= 1                            # or the old block never becomes free""",
+    ),
+    "release": Ladder(
+        drawing="""\
+a = [0 1]   b = [0 2]      references: block 0: 2, block 1: 1, block 2: 1
+
+  release(a)               references: block 0: 1, block 1: 0 -> free, block 2: 1
+  release(b)               references: block 0: 0 -> free,             block 2: 0 -> free""",
+        pseudocode="""\
+if any block of the table has no reference: raise BlockError    (nothing has changed yet)
+for each block: one reference less; at 0 it goes back to the free list
+empty the table""",
+        near_miss="""\
+  for block in table:
+-     self.free.append(block)                          # others may still hold it
++     self.references[block] -= 1
++     if self.references[block] == 0:
++         self.free.append(block)
++ table.clear()""",
+    ),
+}
+
+SUITE = Suite("block_pool", ("allocate", "append", "share", "release"), tuple(RULES), LADDERS)
