@@ -11,6 +11,7 @@ import torch
 
 from minserve.errors import ConfigError
 from minserve.execution.executor import Row, StepPlan, StepResult
+from minserve.execution.memory import keep_freed_memory
 from minserve.kv.estimate import KVShape
 from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
@@ -66,6 +67,7 @@ class TorchExecutor:
             )
         torch_type = torch_dtype(dtype)
         _check_device(device)
+        keep_freed_memory()
         self.model_folder = resolve(model)
         self.config = ModelConfig.from_folder(self.model_folder)
         limit = self.config.max_position_embeddings

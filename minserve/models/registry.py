@@ -57,7 +57,7 @@ def resolve(name: str | os.PathLike) -> Path:
     if short == "smollm2":
         return _smollm2()
     folder = Path(text).expanduser()
-    if folder.is_dir():
+    if text and folder.is_dir():
         return folder
     # A hub id is `owner/name`; anything else that is no folder is a mistake worth naming early.
     if text.count("/") == 1 and not text.startswith(("/", ".", "~")) and "\\" not in text:

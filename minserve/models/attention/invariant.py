@@ -24,7 +24,7 @@ from torch import Tensor
 
 from minserve.execution.executor import Row
 
-QUERY_TILE = 16
+QUERY_TILE = 8
 KV_TILE = 64
 
 
@@ -100,9 +100,11 @@ class InvariantPagedAttention:
         total = torch.zeros_like(top)
         out = torch.zeros_like(q)
         for slots, mask in zip(items.slots, items.mask, strict=True):
-            k = keys[slots].permute(0, 2, 3, 1).float().contiguous()  # [I, KV, head_dim, KV_TILE]
-            v = values[slots].transpose(1, 2).float().contiguous()  # [I, KV, KV_TILE, head_dim]
-            scores = (torch.matmul(q, k).view(*shape[:4], KV_TILE) + mask).flatten(2, 3)
+            # [I, num_kv_heads, KV_TILE, head_dim]
+            k = keys[slots].transpose(1, 2).float().contiguous()
+            v = values[slots].transpose(1, 2).float().contiguous()
+            scores = torch.matmul(q, k.transpose(-2, -1))
+            scores = (scores.view(*shape[:4], KV_TILE) + mask).flatten(2, 3)
             new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
             shrink = torch.exp(top - new_top)
             p = torch.exp(scores - new_top)
