@@ -52,7 +52,8 @@ def resolve(name: str | os.PathLike) -> Path:
         if folder := _nano():
             return folder
         raise ModelNotFound(
-            "northstar-nano is not in data/models", "train it with data/models/train_nano.py"
+            "northstar-nano is not in data/models",
+            "reinstall minserve, or train it with data/models/train_northstar_nano.py",
         )
     if short == "smollm2":
         return _smollm2()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -11,7 +12,7 @@ from minserve.models.attention.invariant import InvariantPagedAttention
 from minserve.models.attention.reference import PagedAttention
 from minserve.models.batch import TokenBatch
 from minserve.models.decoder import Decoder
-from minserve.models.registry import known_models, resolve
+from minserve.models.registry import resolve
 
 TOLERANCE = 1e-3
 BLOCK_SIZE = 16
@@ -82,7 +83,12 @@ def test_logits_equal_transformers_on_nano():
 
 @pytest.mark.slow
 def test_logits_and_greedy_tokens_equal_transformers_on_smollm2():
-    folder = next(m.folder for m in known_models() if m.name == "smollm2") or resolve("smollm2")
+    try:
+        folder = resolve("smollm2")
+    except ModelNotFound as error:
+        if os.environ.get("MINSERVE_CI"):
+            raise
+        pytest.skip(str(error))
     tokens = torch.randint(5, 49000, (200,), generator=torch.Generator().manual_seed(1)).tolist()
     ours, theirs = our_logits(folder, tokens), their_logits(folder, tokens)
     assert (ours - theirs).abs().max() < TOLERANCE
