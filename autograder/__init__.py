@@ -1,0 +1,1 @@
+"""The grader. Students never receive this folder; see docs/instructors.md."""

@@ -1,0 +1,143 @@
+"""A course: one folder with the gradebook, everything handed in, and everything that came of it.
+
+COURSE/             0700; chosen by --course, MINSERVE_COURSE, or ./gradebook
+  gradebook.db      nbgrader's
+  secret, offering  all hidden values derive from them; keep them, or regrades differ
+  submitted/        STUDENT/LAB/LAB.ipynb, as `nbgrader collect` leaves them; never changed
+  intake/           the notebooks alone, read and written again: all that nbgrader sees
+  autograded/ feedback/ release/      nbgrader's
+  results/          LAB/STUDENT.json: status, scores and words, one per submission
+  nbgrader_config.py                  `cd COURSE && nbgrader formgrader` just works
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import warnings
+from pathlib import Path
+
+from nbgrader.api import Gradebook
+from nbgrader.apps import NbGraderAPI
+from nbgrader.coursedir import CourseDirectory
+from sqlalchemy.exc import SAWarning
+from traitlets.config import Config
+
+from autograder.notebooks import REPOSITORY, SOLUTIONS, write_whole
+from minserve.errors import ConfigError
+
+NBGRADER_CONFIG = """\
+# Written by `python -m autograder`; changes are lost.
+import sys
+
+sys.path.insert(0, {repository!r})
+from autograder.course import Course
+
+c = get_config()  # noqa: F821
+c.merge(Course.open({root!r}).config())
+"""
+
+
+class Course:
+    """An open course folder."""
+
+    def __init__(self, root: Path, offering: str) -> None:
+        self.root, self.offering = root, offering
+
+    @classmethod
+    def open(cls, root: str | os.PathLike[str] | None = None) -> Course:
+        """Open a course folder, or make one. Raises `ConfigError` if it cannot be used."""
+        path = Path(root or os.environ.get("MINSERVE_COURSE") or "gradebook").absolute()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.chmod(0o700)  # an existing one may be readable: it holds grades
+            for name in ("submitted", "intake", "results", "exchange"):
+                (path / name).mkdir(exist_ok=True)
+            if not (path / "secret").exists():
+                write_whole(path / "secret", secrets.token_hex(32) + "\n", 0o600)
+                offering = os.environ.get("MINSERVE_OFFERING", "default")
+                write_whole(path / "offering", offering + "\n", 0o600)
+                write_whole(path / ".gitignore", "*\n")
+            config = NBGRADER_CONFIG.format(repository=str(REPOSITORY), root=str(path))
+            write_whole(path / "nbgrader_config.py", config, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot use {path} as the course folder: {error.strerror}",
+                "choose another with --course or MINSERVE_COURSE",
+            ) from None
+        # NOTE: nbgrader starts `alembic` by name.
+        scripts = str(Path(sys.executable).parent)
+        if scripts not in os.environ["PATH"].split(os.pathsep):
+            os.environ["PATH"] = scripts + os.pathsep + os.environ["PATH"]
+        # NOTE: nbgrader 0.9.6 makes SQLAlchemy 2 warn at every query; nothing is wrong.
+        warnings.filterwarnings("ignore", category=SAWarning)
+        return cls(path, (path / "offering").read_text("utf-8").strip())
+
+    @property
+    def secret(self) -> bytes:
+        return (self.root / "secret").read_text("ascii").strip().encode()
+
+    def config(self, submitted: str = "submitted", variant: str = "a") -> Config:
+        """nbgrader's configuration: our own steps in place of the ones that fail silently."""
+        from nbgrader import preprocessors as stock
+
+        from autograder import preprocessors as ours
+
+        c = Config()
+        c.CourseDirectory.root = str(self.root)
+        c.CourseDirectory.course_id = "minserve"
+        c.CourseDirectory.source_directory = str(SOLUTIONS)
+        c.CourseDirectory.submitted_directory = submitted
+        c.Exchange.root = str(self.root / "exchange")
+        c.CourseDirectory.db_url = f"sqlite:///{self.root / 'gradebook.db'}"
+        c.GenerateAssignment.preprocessors = [
+            stock.IncludeHeaderFooter,
+            stock.InstantiateTests,
+            stock.LockCells,
+            ours.FaultPlanter,
+            stock.ClearOutput,
+            stock.CheckCellMetadata,
+            stock.ComputeChecksums,
+            stock.SaveCells,
+            stock.ClearHiddenTests,
+            stock.ClearMarkScheme,
+            stock.ComputeChecksums,
+            stock.CheckCellMetadata,
+        ]
+        # No `Execute`: nothing of the learner's runs in a kernel of the instructor's.
+        c.Autograde.sanitize_preprocessors = [
+            stock.ClearOutput,
+            ours.Transplant,
+            stock.OverwriteKernelspec,
+            stock.OverwriteCells,
+            stock.CheckCellMetadata,
+        ]
+        c.Autograde.autograde_preprocessors = [
+            ours.WriteScores,
+            ours.Clean,
+            stock.SaveAutoGrades,
+            stock.AssignLatePenalties,
+            stock.CheckCellMetadata,
+        ]
+        c.OverwriteCells.add_missing_cells = True
+        c.FaultPlanter.variant = variant
+        c.WriteScores.course = str(self.root)
+        c.GenerateFeedback.preprocessors = [
+            stock.GetGrades,
+            ours.Clean,
+            ours.Redact,
+            "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+        ]
+        c.HTMLExporter.mathjax_url = ""  # feedback opens offline
+        c.HTMLExporter.require_js_url = ""
+        return c
+
+    def nbgrader(self, **settings: str) -> NbGraderAPI:
+        """nbgrader's own interface to this course."""
+        config = self.config(**settings)
+        return NbGraderAPI(CourseDirectory(config=config), config=config)
+
+    def gradebook(self) -> Gradebook:
+        """nbgrader's gradebook; use it in a `with`."""
+        return Gradebook(f"sqlite:///{self.root / 'gradebook.db'}", "minserve")

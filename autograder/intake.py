@@ -1,0 +1,183 @@
+"""From what was handed in to what is graded: one notebook, nothing else, nothing trusted."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import stat
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import nbformat
+
+from autograder import notebooks
+from autograder.scoring.base import Lab
+
+SIZE_LIMIT = 32 * 2**20  # bytes of a notebook, its outputs included
+NOTES = "minserve_notes"  # where notes for the instructor travel in a notebook's metadata
+
+
+@dataclass(frozen=True)
+class Problem(Exception):
+    """Why nothing can be graded: a status and one clear line."""
+
+    status: str
+    line: str
+
+    def __str__(self) -> str:
+        return self.line
+
+
+def take(folder: Path, lab: Lab) -> nbformat.NotebookNode:
+    """The notebook in a learner's folder, without outputs. Raises `Problem`; changes nothing."""
+    path = folder / f"{lab.name}.ipynb"
+    for part in (folder.parent, folder, path):
+        if part.is_symlink():
+            raise Problem("unreadable", f"{part.name} is a symbolic link; links are not followed")
+    if not path.exists():
+        others = sorted(other.name for other in folder.glob("*.ipynb")) if folder.is_dir() else []
+        if others:
+            found = ", ".join(notebooks.printable(name) for name in others[:3])
+            raise Problem(
+                "missing", f"expected {path.name}, found {found}: rename it and grade again"
+            )
+        raise Problem("missing", "nothing was handed in")
+    notebook = read_untrusted(path)
+    known = known_cells(lab)
+    if not any(
+        notebooks.cell_id(cell) in known and cell.metadata.get("nbgrader")
+        for cell in notebook.cells
+    ):
+        raise Problem(
+            "unreadable",
+            "no cell carries this lab's grading marks: another notebook, or one saved by a tool "
+            "that removed them; copy the answers into a fresh copy of the lab",
+        )
+    return notebook
+
+
+def read_untrusted(path: Path) -> nbformat.NotebookNode:
+    """Parse a file that may be anything; only sources, types and nbgrader's marks are kept."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Problem("unreadable", f"{path.name} is no regular file")
+            data = file.read(SIZE_LIMIT + 1)
+    except OSError as error:
+        raise Problem("unreadable", f"cannot read {path.name}: {error.strerror}") from None
+    if len(data) > SIZE_LIMIT:
+        raise Problem("unreadable", f"{path.name} is larger than {SIZE_LIMIT // 2**20} MiB")
+    try:
+        raw = json.loads(data.decode("utf-8"))
+        for cell in raw["cells"] if raw["nbformat"] >= 4 else []:
+            cell.pop("outputs", None)
+            if cell["cell_type"] == "code":
+                cell |= {"outputs": [], "execution_count": None}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # missing and repeated cell ids are mended
+            notebook = nbformat.reads(json.dumps(raw), as_version=4)
+        cells = [plain_cell(cell) for cell in notebook.cells]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Problem(
+            "unreadable",
+            f"{path.name} is no readable notebook ({type(error).__name__}): ask for it again",
+        ) from None
+    except Exception as error:  # nbformat has kinds of its own
+        raise Problem("unreadable", f"{path.name}: {type(error).__name__}") from None
+    for number, cell in enumerate(cells):
+        cell.id = f"handed-in-{number}"
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def plain_cell(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    source = cell["source"]
+    if type(source) is not str:
+        raise TypeError("a cell's source is no text")
+    make = {
+        "code": nbformat.v4.new_code_cell,
+        "markdown": nbformat.v4.new_markdown_cell,
+        "raw": nbformat.v4.new_raw_cell,
+    }[cell["cell_type"]]
+    made = make(source)
+    marks = cell.get("metadata", {}).get("nbgrader")
+    if isinstance(marks, dict) and type(marks.get("grade_id")) is str:
+        made.metadata["nbgrader"] = marks
+    return made
+
+
+@lru_cache
+def _template(lab_name: str) -> nbformat.NotebookNode:
+    return notebooks.read(notebooks.path_in(notebooks.LABS, lab_name))
+
+
+def template(lab: Lab) -> nbformat.NotebookNode:
+    """A copy of the notebook that learners were given."""
+    return copy.deepcopy(_template(lab.name))
+
+
+def known_cells(lab: Lab) -> dict[str, nbformat.NotebookNode]:
+    """The cells of the released notebook that carry nbgrader's marks, by id."""
+    return {
+        notebooks.cell_id(cell): cell for cell in template(lab).cells if "nbgrader" in cell.metadata
+    }
+
+
+def transplant(notebook: nbformat.NotebookNode, lab: Lab) -> nbformat.NotebookNode:
+    """The released notebook with the learner's answers, and their own cells where they stood.
+
+    Locked cells, marks and points are the release's. Of an answer that stands there twice the
+    last counts. What was mended is noted for the instructor in the notebook's metadata.
+    """
+    known, notes = known_cells(lab), []
+    answers: dict[str, nbformat.NotebookNode] = {}
+    own: dict[str, list[nbformat.NotebookNode]] = {"": []}
+    given_text = {cell.source for cell in template(lab).cells if "nbgrader" not in cell.metadata}
+    place = ""
+    for cell in notebook.cells:
+        name = notebooks.cell_id(cell) if cell.metadata.get("nbgrader") else ""
+        if name not in known:
+            if cell.source not in given_text:  # the release's own text comes from the release
+                own[place].append(cell)
+            continue
+        if name in answers:
+            notes.append(f"cell {name} stands there more than once: the last one counts")
+            if cell.cell_type == "code":
+                own[place].append(answers[name])
+        if altered_marks(cell, known[name]):
+            notes.append(f"tampered: the grading marks of cell {name} were changed; restored")
+        answers[name], place = cell, name
+        own.setdefault(place, [])
+    made = template(lab)
+    cells = list(own[""])
+    for cell in made.cells:
+        name = notebooks.cell_id(cell) if "nbgrader" in cell.metadata else ""
+        cells.append(cell)
+        if not name:
+            continue
+        is_answer = cell.metadata.nbgrader.solution
+        if name not in answers:
+            notes.append(f"cell {name} was deleted; restored")
+            if is_answer and cell.cell_type == "code":
+                cell.source = "# this cell was not handed in"
+        elif is_answer:
+            cell.source = answers[name].source
+        elif cell.source.strip() != answers[name].source.strip():
+            notes.append(f"cell {name} was edited; restored")
+        cells += own.get(name, [])
+    made.cells = cells
+    for number, cell in enumerate(cells):
+        if not cell.metadata.get("nbgrader") or cell.id.startswith("handed-in-"):
+            cell.metadata.pop("nbgrader", None)
+        if cell.id.startswith("handed-in-") or "nbgrader" not in cell.metadata:
+            cell.id = cell.id if cell in _template(lab.name).cells else f"own-{number}"
+    made.metadata[NOTES] = notes
+    return made
+
+
+def altered_marks(cell: nbformat.NotebookNode, given: nbformat.NotebookNode) -> bool:
+    ours, theirs = given.metadata.nbgrader, cell.metadata.nbgrader
+    return any(theirs.get(key) != ours.get(key) for key in ("grade", "solution", "points"))

@@ -1,0 +1,188 @@
+"""Where a learner's code runs: a process that sees little, reaches nobody and dies in time.
+
+Three levels, the best that this machine allows:
+
+    bubblewrap  own files (no repository, no home), network, processes; unprivileged user
+    unshare     own network and processes; the machine's files can be read
+    plain       limits on time, memory and processes only; it says so
+
+Every level: a time limit counted in CPU seconds, so that a busy machine changes no score, and a
+generous one on the clock for code that sleeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import psutil
+
+from minserve.errors import ConfigError
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CHILD = Path(__file__).with_name("child.py")
+# What of minserve a lab's code may import. Scheduler and engine are left out: a lab asks for the
+# learner's own lifecycle, not for a call of the reference.
+SHARED = ("__init__.py", "errors.py", "clock.py", "events.py", "request.py", "kv")
+LEVELS = ("bubblewrap", "unshare", "plain")
+_uids = itertools.count()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one child may use."""
+
+    cpu_s: int = 2
+    wall_s: float = 20.0  # per answer: for code that sleeps
+    memory_mb: int = 1024
+    file_mb: int = 8
+    num_processes: int = 16
+    num_files: int = 64
+
+    def resources(self) -> dict[str, tuple[int, int]]:
+        memory, size = self.memory_mb * 2**20, self.file_mb * 2**20
+        return {
+            "CPU": (self.cpu_s + 2, self.cpu_s + 3),  # the grader stops it first, see `cpu_used_s`
+            "AS": (memory, memory),
+            "FSIZE": (size, size),
+            "NPROC": (self.num_processes, self.num_processes),
+            "NOFILE": (self.num_files, self.num_files),
+            "CORE": (0, 0),
+        }
+
+
+@lru_cache
+def best_level() -> str:
+    """The strongest level that works here, found by trying."""
+    for level in LEVELS[:-1]:
+        if _works(level):
+            return level
+    return "plain"
+
+
+def _works(level: str) -> bool:
+    try:
+        process = start(Limits(cpu_s=5), level)
+        process.stdin.write(b'{"load": []}\n')
+        process.stdin.flush()
+        works = b'"return"' in process.stdout.readline()
+        stop(process)
+    except (OSError, ConfigError):
+        return False
+    return works
+
+
+def start(limits: Limits, level: str) -> subprocess.Popen[bytes]:
+    """A child that waits for JSON lines on its standard input."""
+    prefix, options, paths, child, python = _command(level, limits)
+    settings = json.dumps({"resources": limits.resources(), "uid": _own_uid(level), "paths": paths})
+    read_end, write_end = os.pipe()
+    try:
+        if options:  # through a pipe: a command line could be read inside, with the paths on it
+            prefix = [*prefix, "--args", str(read_end)]
+            os.write(write_end, b"".join(option.encode() + b"\0" for option in options))
+        os.close(write_end)
+        return subprocess.Popen(
+            [*prefix, python, "-I", "-S", child, settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"},
+            start_new_session=True,
+            pass_fds=[read_end],
+        )
+    finally:
+        os.close(read_end)
+
+
+def cpu_used_s(process: subprocess.Popen[bytes]) -> float:
+    """Processor time of the child and of everything it started and that still lives."""
+    total_s = 0.0
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(process.pid)
+        for member in (parent, *parent.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times = member.cpu_times()
+                total_s += times.user + times.system
+    return total_s
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Kill the child and all it started, and close its pipes."""
+    if process.returncode is None:
+        # NOTE: not yet waited for, so the group id is still its own, even if it has ended.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            pipe.close()
+
+
+def _own_uid(level: str) -> int:
+    """An unprivileged user id that nobody else uses, so that process limits count per child."""
+    if os.getuid() != 0 or level != "bubblewrap":
+        return 0
+    return 200_000 + (os.getpid() * 64 + next(_uids) % 64) % 1_000_000
+
+
+def _site_packages() -> str:
+    return sysconfig.get_paths()["purelib"]
+
+
+def _command(level: str, limits: Limits) -> tuple[list[str], list[str], list[str], str, str]:
+    """(command, its options, import paths, child program, interpreter), as seen inside."""
+    if level == "bubblewrap":
+        return _bubblewrap(limits)
+    # NOTE: without a file namespace the whole package can be imported, and solutions can be read.
+    paths = [str(REPOSITORY), _site_packages()]
+    if level == "plain":
+        return [], [], paths, str(CHILD), sys.executable
+    unshare = shutil.which("unshare")
+    if unshare is None or os.getuid() != 0:
+        raise ConfigError("unshare needs root", "install bubblewrap")
+    command = [unshare, "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    return command, [], paths, str(CHILD), sys.executable
+
+
+def _bubblewrap(limits: Limits) -> tuple[list[str], list[str], list[str], str, str]:
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise ConfigError("bwrap is not installed", "apt-get install bubblewrap")
+    python = Path(os.path.realpath(sys.executable))
+    prefix = Path(sys.base_prefix).resolve()
+    options = ["--ro-bind", "/usr", "/usr"]
+    for name in ("/bin", "/lib", "/lib64"):
+        if os.path.islink(name):
+            options += ["--symlink", os.readlink(name), name]
+        elif os.path.isdir(name):
+            options += ["--ro-bind", name, name]
+    if not prefix.is_relative_to("/usr"):
+        options += ["--ro-bind", str(prefix), "/python"]
+        python = Path("/python") / python.relative_to(prefix)
+    for folder in ("/shared", "/shared/minserve"):
+        options += ["--perms", "0755", "--dir", folder]
+    for name in SHARED:
+        options += ["--ro-bind", str(REPOSITORY / "minserve" / name), f"/shared/minserve/{name}"]
+    options += ["--ro-bind", _site_packages(), "/site", "--ro-bind", str(CHILD), "/child.py"]
+    options += ["--proc", "/proc", "--dev", "/dev"]
+    options += ["--size", str(limits.file_mb * 2**20), "--perms", "1777", "--tmpfs", "/tmp"]
+    options += ["--chdir", "/tmp"]
+    options += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    if os.getuid() == 0:  # real root: the child itself changes to a user id of its own
+        options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        options += ["--unshare-user"]
+    return [bwrap], options, ["/shared", "/site"], "/child.py", str(python)
