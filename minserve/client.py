@@ -11,9 +11,12 @@ from typing import Protocol
 
 from minserve.clock import EventLoop
 from minserve.engine import Engine
-from minserve.errors import MinserveError
+from minserve.errors import ExecutorFailed, MinserveError
 from minserve.events import Event, Finished
-from minserve.request import FinishReason, Request
+from minserve.execution.executor import Handle
+from minserve.request import FinishReason, Request, Status
+
+Listener = Callable[[Event], None]
 
 
 class EngineClient(Protocol):
@@ -24,9 +27,7 @@ class EngineClient(Protocol):
     `cancel(request_id)` ends it; after the end it does nothing.
     """
 
-    def send(
-        self, request: Request, listener: Callable[[Event], None] = lambda event: None
-    ) -> None: ...
+    def send(self, request: Request, listener: Listener = lambda event: None) -> None: ...
 
     def cancel(self, request_id: str) -> None: ...
 
@@ -37,23 +38,27 @@ class LocalClient:
     While a step is in flight its request may be cancelled and others may arrive. Several clients
     can share a loop: then their engines run side by side. Only `cancel` via `loop.post` is meant
     for other threads.
+
+    Nobody is left waiting: if the executor fails, or the policy or a listener raises, every
+    request ends with an error. What is a bug and not a lost executor goes on out of `loop.run`.
     """
 
     def __init__(self, engine: Engine, loop: EventLoop) -> None:
         self.engine = engine
         self.loop = loop
-        self._listeners: dict[str, Callable[[Event], None]] = {}
+        self._arriving: dict[str, list[tuple[Request, Listener]]] = {}
+        self._served: dict[str, tuple[Request, Listener]] = {}
         self._is_stepping = False
         self._timer_s: float | None = None
         engine.log.listen(self._dispatch)
 
-    def send(
-        self, request: Request, listener: Callable[[Event], None] = lambda event: None
-    ) -> None:
-        self.loop.at(request.arrival_s, lambda: self._submit(request, listener))
+    def send(self, request: Request, listener: Listener = lambda event: None) -> None:
+        sent = (request, listener)
+        self._arriving.setdefault(request.id, []).append(sent)
+        self.loop.at(request.arrival_s, lambda: self._submit(sent))
 
     def cancel(self, request_id: str, at_s: float | None = None) -> None:
-        """End a request now, or at `at_s`."""
+        """End a request now, or at `at_s`; also one that has been sent and is still to arrive."""
         time_s = self.loop.clock.now_s() if at_s is None else at_s
         self.loop.at(time_s, lambda: self._cancel(request_id))
 
@@ -61,26 +66,51 @@ class LocalClient:
         """Handle everything that has been sent, to the end."""
         self.loop.run()
 
-    def _submit(self, request: Request, listener: Callable[[Event], None]) -> None:
-        now_s = self.loop.clock.now_s()
-        if request.id in self._listeners:
-            return listener(_refused(request, now_s, f"request id {request.id!r} is in use"))
-        self._listeners[request.id] = listener
+    def _submit(self, sent: tuple[Request, Listener]) -> None:
+        request, now_s = sent[0], self.loop.clock.now_s()
+        if not self._take(sent):  # cancelled before it arrived
+            return
+        if request.id in self._served:
+            return self._end(sent, FinishReason.ERROR, f"request id {request.id!r} is in use")
+        self._served[request.id] = sent
         try:
             self.engine.submit(request, now_s)
         except MinserveError as error:
-            del self._listeners[request.id]
-            return listener(_refused(request, now_s, str(error)))
+            del self._served[request.id]
+            return self._end(sent, FinishReason.ERROR, str(error))
         self._pump()
 
     def _cancel(self, request_id: str) -> None:
-        self.engine.cancel(request_id, self.loop.clock.now_s())
+        if not self.engine.cancel(request_id, self.loop.clock.now_s()):
+            for sent in self._arriving.get(request_id, [])[:1]:
+                self._take(sent)
+                self._end(sent, FinishReason.CANCELLED)
+
+    def _take(self, sent: tuple[Request, Listener]) -> bool:
+        """Strike `sent` off those still to arrive; False if it has been already."""
+        request_id = sent[0].id
+        if sent not in self._arriving.get(request_id, ()):
+            return False
+        self._arriving[request_id].remove(sent)
+        if not self._arriving[request_id]:
+            del self._arriving[request_id]
+        return True
+
+    def _end(
+        self, sent: tuple[Request, Listener], reason: FinishReason, why: str | None = None
+    ) -> None:
+        """Tell the listener of a request that the engine never had."""
+        request, listener = sent
+        is_served = request is self._served.get(request.id, (None,))[0]
+        if request.status is Status.WAITING and not is_served:
+            request.status, request.finish_reason, request.error = Status.FINISHED, reason, why
+        listener(Finished(self.loop.clock.now_s(), request.id, reason.value, 0, why))
 
     def _pump(self) -> None:
         if self._is_stepping:
             return
         now_s = self.loop.clock.now_s()
-        handle = self.engine.begin_step(now_s)
+        handle = self._or_fail_all(self.engine.begin_step, now_s)
         if handle is not None:
             self._is_stepping = True
             ready_at_s = now_s if handle.ready_at_s is None else handle.ready_at_s
@@ -91,18 +121,22 @@ class LocalClient:
 
     def _finish_step(self) -> None:
         self._is_stepping = False
-        self.engine.finish_step(self.loop.clock.now_s())
+        self._or_fail_all(self.engine.finish_step, self.loop.clock.now_s())
         self._pump()
+
+    def _or_fail_all(self, call: Callable[[float], Handle | None], now_s: float) -> Handle | None:
+        try:
+            return call(now_s)
+        except ExecutorFailed:
+            return None  # every request has had its error event
+        except BaseException as error:
+            self.engine.fail_all(str(error), now_s)
+            raise
 
     def _dispatch(self, event: Event) -> None:
         request_id = getattr(event, "request_id", None)
-        listener = self._listeners.get(request_id)
+        _, listener = self._served.get(request_id, (None, None))
         if isinstance(event, Finished):
-            self._listeners.pop(request_id, None)
+            self._served.pop(request_id, None)
         if listener:
             listener(event)
-
-
-def _refused(request: Request, now_s: float, why: str) -> Finished:
-    request.finish_reason, request.error = FinishReason.ERROR, why
-    return Finished(now_s, request.id, FinishReason.ERROR.value, 0, why)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from minserve.errors import ConfigError, ExecutorFailed
 from minserve.events import EventLog, StepEnded, StepStarted
 from minserve.execution.executor import Executor, Handle
 from minserve.kv.blocks import BlockPool
@@ -73,28 +75,36 @@ class Engine:
         return self.scheduler.cancel(request_id, now_s)
 
     def begin_step(self, now_s: float) -> Handle | None:
-        """Plan and launch a step; None if there is nothing to run now."""
+        """Plan and launch a step; None if there is nothing to run now.
+
+        Raises `ConfigError` if the policy decides nonsense, and then nothing has changed. Raises
+        `ExecutorFailed` if the executor does, and then every request has ended with an error.
+        """
         plan = self.scheduler.plan(now_s)
         if plan is None:
             return None
         rows = tuple((r.request_id, len(r.token_ids), r.num_context_tokens) for r in plan.rows)
         pool, num_waiting = self.pool, len(self.scheduler.waiting)
-        self.log.add(
-            StepStarted(
-                now_s, plan.step, rows, num_waiting, pool.num_free, pool.num_used, pool.num_cached
-            )
-        )
-        with _FailAll(self.scheduler, now_s):
-            self._handle = self.executor.launch(plan, now_s)
+        counts = pool.num_free, pool.num_used, pool.num_cached
+        with self._or_fail_all(now_s):
+            self.log.add(StepStarted(now_s, plan.step, rows, num_waiting, *counts))
+            self._handle = _computed(self.executor.launch, plan, now_s)
         return self._handle
 
     def finish_step(self, now_s: float) -> None:
-        """Collect the step in flight and take in its tokens."""
+        """Collect the step in flight and take in its tokens. Raises as `begin_step` does."""
+        if self._handle is None:
+            raise ConfigError("no step is in flight", "begin one before finishing it")
         handle, self._handle = self._handle, None
-        with _FailAll(self.scheduler, now_s):
-            result = self.executor.collect(handle)
-        self.scheduler.commit(handle.plan, result, now_s, self.is_stopped)
+        with self._or_fail_all(now_s):
+            result = _computed(self.executor.collect, handle)
+            self.scheduler.commit(handle.plan, result, now_s, self.is_stopped)
         self.log.add(StepEnded(now_s, handle.plan.step))
+
+    def fail_all(self, why: str, now_s: float) -> None:
+        """End every request with an error, for whoever cannot go on."""
+        self._handle = None
+        self.scheduler.fail_all(why, now_s)
 
     def step(self, now_s: float) -> bool:
         """Run one whole step, for whoever needs no time in between; False if there was none."""
@@ -107,16 +117,18 @@ class Engine:
         """Raises `BlockError` if any block, table or cache entry contradicts another."""
         self.scheduler.check_integrity()
 
+    @contextmanager
+    def _or_fail_all(self, now_s: float) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.fail_all(str(error), now_s)
+            raise
 
-class _FailAll:
-    """If the executor raises, every request ends with an error before the exception goes on."""
 
-    def __init__(self, scheduler: Scheduler, now_s: float) -> None:
-        self.scheduler, self.now_s = scheduler, now_s
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, exc_type, error, traceback) -> None:
-        if error is not None:
-            self.scheduler.fail_all(f"the executor failed: {error}", self.now_s)
+def _computed(call: Callable, *args):
+    try:
+        return call(*args)
+    except Exception as error:
+        reason = f"the executor failed: {type(error).__name__}: {error}"
+        raise ExecutorFailed(reason, "start another executor") from error

@@ -62,3 +62,7 @@ class DataNotFound(MinserveError):
 
 class ConfigError(MinserveError):
     """A setting is invalid, or two settings contradict each other."""
+
+
+class ExecutorFailed(MinserveError):
+    """A step could not be computed. Every request it was to serve has ended with an error."""

@@ -139,7 +139,7 @@ class Request:
     adapter: str = ""
     cache_salt: str = ""
 
-    # Owned by the scheduler.
+    # Owned by the scheduler. `last_step` is the last in which it, or its group, had a turn.
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
     error: str | None = None
@@ -150,6 +150,7 @@ class Request:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_bypasses: int = 0
+    number: int = 0
     last_step: int = -1
     timeline: Timeline = field(init=False)
 

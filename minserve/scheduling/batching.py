@@ -145,8 +145,7 @@ class ContinuousBatching:
             if budget <= 0 or num_slots <= 0:
                 break
             if snapshot.num_new_blocks(request) > num_blocks:
-                if request.num_bypasses >= self.max_bypasses:
-                    break
+                num_slots = min(num_slots, self.max_bypasses - request.num_bypasses)
                 continue
             num_tokens = min(snapshot.num_to_compute(request), self.chunk_tokens, budget)
             run.append((request, num_tokens))

@@ -17,8 +17,15 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator
+from numbers import Integral
 
-from minserve.errors import ConfigError, InvalidRequest, OutOfBlocks, RequestTooLarge
+from minserve.errors import (
+    ConfigError,
+    ExecutorFailed,
+    InvalidRequest,
+    OutOfBlocks,
+    RequestTooLarge,
+)
 from minserve.events import Admitted, EventLog, Finished, Preempted, Submitted, TokensProduced
 from minserve.execution.executor import Row, StepPlan, StepResult
 from minserve.kv.blocks import BlockCopy, BlockPool
@@ -28,12 +35,14 @@ from minserve.scheduling.batching import BatchingPolicy, Decision, Snapshot
 from minserve.scheduling.compatibility import anyone
 from minserve.scheduling.ordering import FirstComeFirstServed, Ordering
 
+MAX_VAIN_WAKES = 1_000
+
 
 class Scheduler:
     """Owns every unfinished request and all blocks of `pool`.
 
     `submit`, `cancel`, `plan` and `commit` are called from one thread; `plan` and `commit`
-    alternate. `lookahead` is how many waiting requests a policy sees.
+    alternate. `lookahead` is how many waiting requests a policy sees, or its `batch_size` if more.
     """
 
     def __init__(
@@ -57,13 +66,15 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.eos_token_ids = eos_token_ids
         self.log = log or EventLog(keep=False)
-        self.lookahead = lookahead
+        self.lookahead = max(lookahead, getattr(policy, "batch_size", 0))
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.wake_at_s: float | None = None
         self._requests: dict[str, Request] = {}
         self._in_flight: dict[str, Request] = {}
         self._step = 0
+        self._num_submitted = 0
+        self._num_vain_wakes = 0
 
     @property
     def num_unfinished(self) -> int:
@@ -87,9 +98,11 @@ class Scheduler:
         if request.id in self._requests or request.status is not Status.WAITING:
             raise InvalidRequest(f"request {request.id!r} was submitted before", "use a new id")
         self.ordering.arrived(request, [*self.waiting, *self.running])
-        self._requests[request.id] = request
-        request.last_step = self._step
+        self._num_submitted += 1
+        self._num_vain_wakes = 0
+        request.number, request.last_step = self._num_submitted, self._step
         self._enqueue(request, now_s)
+        self._requests[request.id] = request
         kind = request.workload_class.value
         self.log.add(Submitted(now_s, request.id, request.num_prompt_tokens, kind))
 
@@ -109,22 +122,37 @@ class Scheduler:
         if self._in_flight:
             raise ConfigError("a step is in flight", "commit it before planning the next")
         self._sort(now_s)
+        if self.wake_at_s is not None and now_s >= self.wake_at_s:
+            self._num_vain_wakes += 1
         self.wake_at_s = None
         num_before = len(self._requests)
+        may_admit = True
         for running, waiting in self._groups():
-            decision = self.policy.decide(self._snapshot(running, waiting, now_s))
-            self._check(decision)
-            rows, copies = self._carry_out(decision, now_s)
+            shown = waiting[: self.lookahead] if may_admit else []
+            snapshot = self._snapshot(running, shown, now_s)
+            decision = self.policy.decide(snapshot)
+            self._check(decision, snapshot)
+            try:
+                rows, copies = self._carry_out(decision, now_s)
+            except BaseException as error:
+                self.fail_all(f"planning failed: {error}", now_s)
+                raise
             if rows:
                 self._step += 1
+                self._num_vain_wakes = 0
+                for request in () if self.compatible is anyone else (*running, *waiting):
+                    request.last_step = self._step  # its group has had its turn
                 return StepPlan(self._step, tuple(rows), tuple(copies))
-            wakes_s = [t for t in (self.wake_at_s, decision.wake_at_s) if t is not None]
-            self.wake_at_s = min(wakes_s, default=None)
+            if decision.wake_at_s is None:
+                may_admit = False  # NOTE: else other groups could keep it short of blocks for ever
+            else:
+                self.wake_at_s = min(decision.wake_at_s, self.wake_at_s or float("inf"))
         if len(self._requests) < num_before:  # somebody outgrew the pool: there is room now
             return self.plan(now_s)
-        if self._requests and self.wake_at_s is None:
+        if self._requests and (self.wake_at_s is None or self._num_vain_wakes > MAX_VAIN_WAKES):
+            waits = "gives no wake_at_s" if self.wake_at_s is None else "only ever waits"
             raise ConfigError(
-                f"the policy runs none of {len(self._requests)} requests and gives no wake_at_s",
+                f"the policy runs none of {len(self._requests)} requests and {waits}",
                 "run somebody who fits, or say when to ask again",
             )
         return None
@@ -136,7 +164,19 @@ class Scheduler:
         now_s: float,
         is_stopped: Callable[[Request], bool] = lambda request: False,
     ) -> None:
-        """Take in a step's result. `is_stopped(request)` adds a stop rule, such as stop strings."""
+        """Take in a step's result. `is_stopped(request)` adds a stop rule, such as stop strings.
+
+        Raises `ExecutorFailed`, and takes in nothing, if the result does not answer the plan.
+        """
+        is_answer = len(result.token_ids) == len(plan.rows) and all(
+            bool(token_ids) == row.sample or index in result.errors
+            for index, (row, token_ids) in enumerate(zip(plan.rows, result.token_ids, strict=True))
+        )
+        if not is_answer:
+            raise ExecutorFailed(
+                f"step {plan.step} of {len(plan.rows)} rows was answered by {result.token_ids}",
+                "return a tuple for each row: tokens if it samples, else empty",
+            )
         for index, row in enumerate(plan.rows):
             request = self._in_flight.pop(row.request_id)
             if request.status is Status.FINISHED:  # cancelled in flight
@@ -147,12 +187,15 @@ class Scheduler:
                 self._advance(request, row, result.token_ids[index], now_s, is_stopped)
 
     def fail_all(self, why: str, now_s: float) -> None:
-        """End everything with an error, in flight or not: the executor is lost."""
+        """End everything with an error, in flight or not, and trust no cached block any more."""
         for request in list(self._requests.values()):
-            self._finish(request, FinishReason.ERROR, now_s, why)
+            if request.id in self._requests:  # a listener may have cancelled it
+                self._finish(request, FinishReason.ERROR, now_s, why)
         for request in self._in_flight.values():
             self.pool.release(request.block_table)
         self._in_flight.clear()
+        if self.prefix_cache:
+            self.prefix_cache.clear()
 
     def check_integrity(self) -> None:
         """Walk all state; raises `BlockError` on the first contradiction."""
@@ -165,30 +208,34 @@ class Scheduler:
 
     def _sort(self, now_s: float) -> None:
         def key(request: Request):
-            return self.ordering.key(request, now_s)
+            return self._key(request, now_s)
 
         self.running.sort(key=key)
         if not self.ordering.is_fixed:
             self.waiting.sort(key=key)
 
-    def _groups(self) -> Iterator[tuple[list[Request], list[Request]]]:
-        """Whom to plan for: those compatible with whoever has gone longest without a step.
+    def _key(self, request: Request, now_s: float):
+        return self.ordering.key(request, now_s), request.number
 
-        If nobody of that group can run (its blocks are not free), the next group is tried.
+    def _groups(self) -> Iterator[tuple[list[Request], list[Request]]]:
+        """Whom to plan for: those compatible with whoever has gone longest without a turn.
+
+        If nobody of that group can run (its blocks are not free), the next group is tried, but
+        admits nobody.
         """
-        waiting = self.waiting[: self.lookahead]
-        anchors = [*self.running, *waiting]
-        while anchors:
-            anchor = min(anchors, key=lambda request: request.last_step)
-            if self.compatible is anyone:
-                anchors, group = [], (self.running, waiting)
-            else:
-                group = tuple(
-                    [request for request in side if self.compatible(anchor, request)]
-                    for side in (self.running, waiting)
-                )
-                anchors = [r for r in anchors if not self.compatible(anchor, r)]
-            yield group
+        if self.compatible is anyone:
+            if self._requests:
+                yield self.running, self.waiting
+            return
+        left = [*self.running, *self.waiting]
+        while left:
+            anchor = min(left, key=lambda request: request.last_step)
+            running, waiting = (
+                [request for request in side if self.compatible(anchor, request)]
+                for side in (self.running, self.waiting)
+            )
+            yield running, waiting
+            left = [r for r in left if r is not anchor and not self.compatible(anchor, r)]
 
     def _snapshot(self, running: list[Request], waiting: list[Request], now_s: float) -> Snapshot:
         return Snapshot(
@@ -228,17 +275,40 @@ class Scheduler:
     def _root(self, request: Request) -> bytes:
         return self.prefix_cache.root(request.cache_salt, request.adapter)
 
-    def _check(self, decision: Decision) -> None:
+    def _check(self, decision: Decision, snapshot: Snapshot) -> None:
+        """Raises `ConfigError` if the policy decided nonsense; nothing has been changed yet."""
+        if not isinstance(decision, Decision):
+            raise ConfigError(f"the policy decided {decision!r}", "return a Decision")
+        shown = {id(request) for request in (*snapshot.running, *snapshot.waiting)}
         seen = set()
-        for request, num_tokens in decision.run:
-            if self._requests.get(request.id) is not request or request.id in seen:
+        for item in decision.run:
+            try:
+                request, num_tokens = item
+            except (TypeError, ValueError):
+                hint = "run (request, num_tokens) pairs"
+                raise ConfigError(f"the policy runs {item!r}", hint) from None
+            if id(request) not in shown or id(request) in seen:
                 raise ConfigError(
-                    f"the policy runs {request.id!r}, which is finished, unknown or listed twice",
-                    "run each running or waiting request at most once",
+                    f"the policy runs {getattr(request, 'id', request)!r}, which it was not shown "
+                    "or has listed twice",
+                    "run each request of the snapshot at most once",
                 )
-            if num_tokens < 1:
-                raise ConfigError(f"the policy gives {request.id!r} {num_tokens} tokens")
-            seen.add(request.id)
+            if not isinstance(num_tokens, Integral) or num_tokens < 1:
+                raise ConfigError(
+                    f"the policy gives {request.id!r} {num_tokens!r} tokens", "give 1 or more"
+                )
+            seen.add(id(request))
+        for victim in decision.victims:
+            if id(victim) not in shown:
+                raise ConfigError(
+                    f"the policy preempts {getattr(victim, 'id', victim)!r}, which it was not shown"
+                )
+        wake_at_s, now_s = decision.wake_at_s, snapshot.now_s
+        if wake_at_s is not None and not decision.run and not now_s < wake_at_s < float("inf"):
+            raise ConfigError(
+                f"the policy wants to be asked again at {wake_at_s} s, and it is {now_s} s",
+                "give a time that is still to come",
+            )
 
     def _carry_out(self, decision: Decision, now_s: float) -> tuple[list[Row], list[BlockCopy]]:
         rows, copies = [], []
@@ -279,6 +349,8 @@ class Scheduler:
         request.block_table = table
         request.num_computed_tokens = request.num_cached_tokens = num_cached
         request.status, request.num_bypasses = Status.RUNNING, 0
+        if request.timeline.scheduled_s is None:
+            request.timeline.scheduled_s = now_s
         self.log.add(Admitted(now_s, request.id, num_cached))
         return True
 
@@ -320,7 +392,7 @@ class Scheduler:
         )
 
     def _enqueue(self, request: Request, now_s: float) -> None:
-        bisect.insort(self.waiting, request, key=lambda other: self.ordering.key(other, now_s))
+        bisect.insort(self.waiting, request, key=lambda other: self._key(other, now_s))
 
     # -- committing
 
@@ -342,8 +414,10 @@ class Scheduler:
             reason = self._reason_to_finish(request, token_id, is_stopped)
             if reason or position == len(token_ids):
                 self.log.add(TokensProduced(now_s, request.id, token_ids[:position]))
-            if reason:
-                return self._finish(request, reason, now_s)
+            if reason and request.status is Status.RUNNING:  # a listener may have cancelled it
+                self._finish(request, reason, now_s)
+            if request.status is Status.FINISHED:
+                return
 
     def _register(self, request: Request, first: int) -> None:
         if self.prefix_cache is None:
