@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import json
 import shutil
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -72,15 +75,48 @@ def test_import_minserve_takes_under_300_ms():
     assert fastest_s < MAX_IMPORT_S, f"import minserve takes {fastest_s:.3f} s"
 
 
-def test_core_can_be_read_in_an_evening(record_property):
+LAYOUT = {
+    tokenize.ENCODING,
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+def lines_of_code(source: str) -> int:
+    """Lines that hold code: without blank lines, comments and docstrings."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     lines = {
-        str(path.relative_to(ROOT)): sum(
-            1 for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
-        )
+        line
+        for token in tokens
+        if token.type not in LAYOUT
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    for node in ast.walk(ast.parse(source)):
+        for child in getattr(node, "body", None) or () if not isinstance(node, ast.Lambda) else ():
+            # NOTE: a string alone is a docstring, of a module, class, function or field.
+            if isinstance(child, ast.Expr) and isinstance(getattr(child.value, "value", 0), str):
+                lines -= set(range(child.lineno, child.end_lineno + 1))
+    return len(lines)
+
+
+def test_lines_of_code_leave_out_blank_lines_comments_and_docstrings():
+    source = '"""Doc\nof a module."""\n\n# why\nx = """a\n\nb"""  # how\n\n\n'
+    source += 'def f(\n    a,\n):\n    """Doc."""\n    return lambda: a\n'
+    assert lines_of_code(source) == 3 + 4
+
+
+def test_core_can_be_read_in_an_evening(record_property, capsys):
+    lines = {
+        str(path.relative_to(ROOT)): lines_of_code(path.read_text(encoding="utf-8"))
         for path in CORE_FILES
     }
     total = sum(lines.values())
     record_property("core_lines", total)
-    report = "\n".join(f"{count:6,}  {name}" for name, count in lines.items())
-    print(f"{report}\n{total:6,}  in all, of {MAX_CORE_LINES:,}")
+    print("\n".join(f"{count:6,}  {name}" for name, count in lines.items()))
+    with capsys.disabled():
+        print(f"[the core has {total:,} lines of code, at most {MAX_CORE_LINES:,}] ", end="")
     assert total <= MAX_CORE_LINES
