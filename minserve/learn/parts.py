@@ -45,7 +45,7 @@ class Slot:
     about: str
     reference: str
     protocol: str
-    limit_s: float = 10.0
+    limit_s: float = 5.0
     needs_torch: bool = False
     is_stretch: bool = False
 

@@ -10,6 +10,7 @@ import ast
 import builtins
 import linecache
 import symtable
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -174,5 +175,7 @@ def _import_of(name: str, value: Any) -> str:
     if not module or module == "__main__" or not isinstance(original, str):
         return ""
     if original == name:
+        if getattr(sys.modules.get("minserve.learn"), name, None) is value:
+            module = "minserve.learn"  # how the lessons write it
         return f"from {module} import {name}"
     return f"from {module} import {original} as {name}"

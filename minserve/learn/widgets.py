@@ -1,0 +1,117 @@
+"""Interactive pictures: ipywidgets around the plots, and the plain picture where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from minserve.kv.estimate import DTYPE_BYTES, Capacity, KVShape
+from minserve.learn.plots import Picture, capacity_curve
+
+# Shapes as in each model's published config.json: layers, KV heads, head dim.
+SHAPES = {
+    "northstar-nano": KVShape(6, 2, 64),
+    "SmolLM2-135M": KVShape(30, 3, 64),
+    "Llama-2-7B": KVShape(32, 32, 128),
+    "Llama-3.1-8B": KVShape(32, 8, 128),
+    "Llama-3.1-70B": KVShape(80, 8, 128),
+}
+
+
+def kv_picture(
+    model: str = "Llama-3.1-8B", dtype: str = "float16", context: int = 3000, free_gb: int = 24
+) -> Picture:
+    """How many requests fit, for one model and setting, beside the same model at int8."""
+    shape, free_bytes = SHAPES[model], free_gb * 10**9
+    curves = {f"{model}, {dtype}": shape.bytes_per_token(dtype)}
+    if dtype != "int8":
+        curves[f"{model}, int8"] = shape.bytes_per_token("int8")
+    return capacity_curve(curves, free_bytes, context, f"{free_gb} GB free for the KV cache")
+
+
+def kv_sum(model: str, dtype: str, context: int, free_gb: int) -> str:
+    """The calculation in figures, as HTML."""
+    shape, free_bytes = SHAPES[model], free_gb * 10**9
+    per_token = shape.bytes_per_token(dtype)
+    capacity = Capacity(per_token, context, free_bytes)
+    scales = " + its scales" if dtype == "int8" else ""
+    return (
+        f"<p style='margin:.4em 0'>2 &times; {shape.num_layers} layers &times; "
+        f"{shape.num_kv_heads} KV heads &times; {shape.head_dim} values &times; "
+        f"{DTYPE_BYTES[dtype]} bytes{scales} = <b>{per_token:,} bytes per token</b><br>"
+        f"{per_token:,} &times; {context:,} tokens = "
+        f"<b>{capacity.bytes_per_request / 1e6:,.0f} MB per request</b><br>"
+        f"{free_gb} GB hold {capacity.total_tokens:,} tokens: "
+        f"<b>{capacity.concurrent_requests:,} requests</b> of {escape(f'{context:,}')} tokens</p>"
+    )
+
+
+def kv_calculator() -> Any:
+    """Sliders over the KV sum and its curve; without ipywidgets, the same at one setting."""
+    try:
+        import ipywidgets
+    except ImportError:
+        return kv_picture()
+    w, wide = ipywidgets, {"description_width": "9em"}
+    layout = ipywidgets.Layout(width="32em")
+    controls = {
+        "model": w.Dropdown(
+            options=list(SHAPES), value="Llama-3.1-8B", description="model", style=wide
+        ),
+        "dtype": w.Dropdown(
+            options=list(DTYPE_BYTES), value="float16", description="cache precision", style=wide
+        ),
+        "context": w.IntSlider(
+            value=3000,
+            min=250,
+            max=32_000,
+            step=250,
+            description="tokens per request",
+            style=wide,
+            layout=layout,
+            continuous_update=False,
+        ),
+        "free_gb": w.IntSlider(
+            value=24,
+            min=1,
+            max=140,
+            description="free memory (GB)",
+            style=wide,
+            layout=layout,
+            continuous_update=False,
+        ),
+    }
+    return interactive(
+        controls, lambda **chosen: kv_sum(**chosen) + kv_picture(**chosen).html(), kv_picture()
+    )
+
+
+def interactive(controls: dict[str, Any], draw: Callable[..., str], still: Picture) -> Any:
+    """Controls above one HTML view that `draw(**values)` fills anew at every change.
+
+    In a saved notebook, and where widgets cannot be shown, `still` stands in.
+    """
+    import ipywidgets
+
+    view = ipywidgets.HTML()
+
+    def update(change: object = None) -> None:
+        view.value = draw(**{name: control.value for name, control in controls.items()})
+
+    for control in controls.values():
+        control.observe(update, names="value")
+    update()
+    return _WithStill(ipywidgets.VBox([*controls.values(), view]), still)
+
+
+class _WithStill:
+    """A widget whose output also holds a still picture, for viewers that show no widgets."""
+
+    def __init__(self, widget: Any, still: Picture) -> None:
+        self.widget, self.still = widget, still
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.widget._repr_mimebundle_(**options)
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        return {**data, "text/html": self.still.html(), "text/plain": repr(self.still)}, metadata
