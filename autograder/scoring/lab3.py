@@ -62,6 +62,11 @@ ADVICE = {
         "a block in use has exactly one owner",
         "a release that comes late: whose blocks are these ids by then?",
     ),
+    "idle": Advice(
+        "nobody was computed although a request could run",
+        "whoever fits is admitted and computed",
+        "`begin_step`: what it returns, and whether requests are ever admitted",
+    ),
     "cut_off": Advice(
         "somebody who had cancelled nothing lost a token or never finished",
         "cancelling one request changes nothing for the others",
@@ -182,8 +187,11 @@ class World:
         # A row that the engine lacks is found here; the model then goes on as the engine does.
         self.step = {name: n for name, n in expected.items() if name in rows}
         for request_id in expected.keys() - rows.keys():
-            self.find("cut_off" if self.refs[request_id].computed else "capacity")
+            if self.refs[request_id].computed:
+                self.find("cut_off")
             self.find("service")
+        if expected and not rows:
+            self.find("idle")
         for request_id in rows.keys() - expected.keys():
             ref = self.refs.get(request_id)
             is_ended = ref is not None and ref.stage == "ended"
@@ -493,6 +501,8 @@ def storm(world: World, rng: random.Random) -> None:
         world.find("capacity")
     world.submit("newcomer", TOKENS - 1, 1)
     world.begin(10_000)
+    if "newcomer" not in world.step:
+        world.find("capacity")
     world.finish()
 
 
@@ -521,6 +531,7 @@ def neighbours(world: World, rng: random.Random) -> None:
     world.finish()
     world.cancel("victim")
     world.drain(256)
+    bystander_got_all(world)
 
 
 def late_cancels(world: World, rng: random.Random) -> None:
@@ -537,6 +548,13 @@ def late_cancels(world: World, rng: random.Random) -> None:
     world.cancel("first")
     world.finish()
     world.drain(256)
+    bystander_got_all(world)
+
+
+def bystander_got_all(world: World) -> None:
+    bystander = world.refs["bystander"]
+    if bystander.output < bystander.max_tokens:
+        world.find("cut_off")
 
 
 def one_end_each(world: World, rng: random.Random) -> None:
@@ -571,9 +589,9 @@ class Story:
 
 STORIES: dict[str, tuple[Story, ...]] = {
     "lab3-returned": (
-        Story(returned_from_prefill, ("stranded",)),
-        Story(returned_from_decode, ("stranded",)),
-        Story(returned_beside_a_step, ("stranded",)),
+        Story(returned_from_prefill, ("stranded", "idle", "stolen")),
+        Story(returned_from_decode, ("stranded", "idle", "stolen")),
+        Story(returned_beside_a_step, ("stranded", "idle", "stolen")),
         Story(cancelled_while_waiting, ("ghost",), is_gate=True),
     ),
     "lab3-exact": (
@@ -586,7 +604,7 @@ STORIES: dict[str, tuple[Story, ...]] = {
         Story(answers, ("wrong_answer",), is_gate=True),
     ),
     "lab3-storm": (
-        Story(storm, ("capacity",)),
+        Story(storm, ("capacity", "stolen")),
         Story(service, ("service",), is_gate=True),
     ),
     "lab3-others": (
@@ -632,35 +650,38 @@ def note(scored: CellScore, finding: Finding, is_gate: bool) -> None:
 
 def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
     """The learner's test meets right engines, then faulty ones, all in the grader's process."""
-    with open_child() as session:
-        for name, subject in lab3_subjects.right():
-            error = failure(session, subject)
-            if error is not None:
-                scored.failed.append(f"rejects {name}")
-                scored.feedback.append(
-                    f"Seen: your test fails on a correct engine: {error}, {error.place}.\n"
-                    "  Rule: a test relies only on what the contract promises.\n"
-                    "  Look at: every assert: does the text above the engine promise this?"
-                )
-                return
-        for name, (subject, words) in lab3_subjects.faulty().items():
-            if failure(session, subject) is None:
-                scored.failed.append(f"misses {name}")
-                scored.costs[f"misses {name}"] = 1.0
-                scored.feedback.append(
-                    f"Seen: your test passes on an engine that {words}.\n"
-                    "  Rule: a test is worth what it can catch.\n"
-                    "  Look at: which stage does your test cancel in, and what is free then?"
-                )
+    for _, subject in lab3_subjects.right():
+        error = failure(open_child, subject)
+        if error is not None:
+            scored.failed.append("rejects a right engine")
+            scored.feedback.append(
+                f"Seen: your test fails on a correct engine: {error}, {error.place}.\n"
+                "  Rule: a test relies only on what the contract promises.\n"
+                "  Look at: every assert: does the text above the engine promise this?"
+            )
+            return
+    for name, (subject, words) in lab3_subjects.faulty().items():
+        if failure(open_child, subject) is None:
+            scored.failed.append(f"misses {name}")
+            scored.costs[f"misses {name}"] = 1.0
+            scored.feedback.append(
+                f"Seen: your test passes on an engine that {words}.\n"
+                "  Rule: a test is worth what it can catch.\n"
+                "  Look at: which stage does your test cancel in, and what is free then?"
+            )
 
 
-def failure(session: Session, subject: type) -> Raised | None:
-    """How the learner's test fails on `subject`; None if it passes."""
+def failure(open_child: Open, subject: type) -> Raised | None:
+    """How the learner's test fails on `subject`; None if it passes.
+
+    NOTE: a fresh child each time: a test that counts how often it was called would pass else.
+    """
     host = lab3_subjects.Host(subject)
-    try:
-        session.test("test_cancellation", [{"remote": lab3_subjects.MAKE}], host.serve)
-    except Raised as error:
-        return error
+    with open_child() as session:
+        try:
+            session.test("test_cancellation", [{"remote": lab3_subjects.MAKE}], host.serve)
+        except Raised as error:
+            return error
     return None
 
 
@@ -685,7 +706,7 @@ LAB = Lab(
         },
         "lab3-regression-check": (
             *(f"misses {name}" for name in lab3_subjects.FAULTY),
-            "rejects the solution",
+            "rejects a right engine",
         ),
     },
 )

@@ -186,7 +186,31 @@ if os.fork() == 0:
             time.sleep(1)
     os._exit(0)
 """
-MEMORY = "self.hog = [bytearray(10**8) for _ in range(200)]"
+MEMORY = """
+def hog():
+    held = []
+    while True:
+        held.append(bytearray(10**7))
+hog()
+"""
+
+
+COUNTING = """
+calls = []
+def test_cancellation(make_engine):
+    calls.append(1)
+    with open("/tmp/calls", "a") as file:
+        file.write("x")
+    assert max(len(calls), len(open("/tmp/calls").read())) < 4
+"""
+NOTHING = """
+class CancellableEngine:
+    def __init__(self, pool, emit): pass
+    def submit(self, *a): pass
+    def begin_step(self, budget): return []
+    def finish_step(self, tokens): pass
+    def cancel(self, request_id): return True
+"""
 
 
 def untouched(text: str) -> Notebook:
@@ -293,7 +317,15 @@ HOSTILE = [
         FULL,
     ),
     row(
-        "hostile: out of memory", lambda: in_cancel(MEMORY), (0, 0, 0, 0, 3), contains="MemoryError"
+        "hostile: out of memory",
+        lambda: in_cancel("bytearray(10**12)"),
+        (0, 0, 0, 0, 3),
+        contains="MemoryError",
+    ),
+    row(
+        "hostile: out of memory in an experiment",
+        lambda: own_cell(solved(), MEMORY),
+        FULL,
     ),
     row("hostile: sys.exit in cancel", lambda: in_cancel("raise SystemExit(0)"), (0, 0, 0, 0, 3)),
     row(
@@ -360,11 +392,17 @@ HOSTILE = [
         "hostile: looks for the grader in its process",
         lambda: untouched(GRADER),
         NONE,
-        status="tampered",
+        status="graded",
     ),
     row("hostile: forged score lines", lambda: untouched(FORGED_LINES), NONE, status="tampered"),
     row("hostile: forged answers", lambda: untouched(FORGED_RETURNS), NONE, status="tampered"),
     row("hostile: floods the line", lambda: untouched(FLOOD), NONE, status="tampered"),
+    row(
+        "hostile: a test that counts its calls",
+        lambda: set_source(solved(), "lab3-regression", COUNTING),
+        (4, 4, 3, 3, 0),
+    ),
+    row("hostile: an engine that does nothing", lambda: untouched(NOTHING), NONE),
     row("hostile: a pool of its own", lambda: untouched(FAKE_POOL), NONE),
     row(
         "hostile: leaves a process running",
