@@ -5,7 +5,25 @@ Importing it takes neither torch nor matplotlib; those load when a cell first ne
 
 from __future__ import annotations
 
+import os
+
+# NOTE: must stand before torch loads; threads that spin slow a shared machine several times.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
 from minserve.learn.parts import get, hint, part, parts_status, restore, use
 from minserve.learn.pool import PoolBase
+from minserve.learn.quiz import choose, predicted, solved
 
-__all__ = ["PoolBase", "get", "hint", "part", "parts_status", "restore", "use"]
+__all__ = [
+    "PoolBase",
+    "choose",
+    "get",
+    "hint",
+    "part",
+    "parts_status",
+    "predicted",
+    "restore",
+    "solved",
+    "use",
+]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from minserve.client import LocalClient
 from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
-from minserve.events import Event, Finished, Preempted, StepStarted
+from minserve.events import Event, Finished, Preempted, StepEnded, StepStarted
 from minserve.execution.executor import Executor
 from minserve.execution.simulated import CostModel, SimulatedExecutor, repeatable_token
 from minserve.learn.parts import get
@@ -33,15 +33,27 @@ if TYPE_CHECKING:
 
 
 def northstar_requests(
-    count: int, encode: Callable[[str], Sequence[int]], seed: int = 0, max_total_tokens: int = 1536
+    count: int, encode: Callable[[str], Sequence[int]], seed: int = 0, max_answer: int = 64
 ) -> list[Request]:
-    """Northstar's timing traffic, all waiting at time 0; output lengths are forced."""
+    """Northstar's timing traffic, all waiting at time 0; output lengths are forced.
+
+    Answers are cut to `max_answer` tokens, so that a lesson's run takes seconds.
+    """
     from minserve.northstar.traffic import make_traffic
 
     traffic = make_traffic(
-        "timing", count, encode, rate_per_s=1.0, seed=seed, max_total_tokens=max_total_tokens
+        "timing", count, encode, rate_per_s=1.0, seed=seed, max_total_tokens=1024
     )
-    return [replace(arrival, arrival_s=0.0).request() for arrival in traffic]
+    return [
+        replace(
+            arrival,
+            arrival_s=0.0,
+            sampling=replace(
+                arrival.sampling, max_tokens=min(arrival.sampling.max_tokens, max_answer)
+            ),
+        ).request()
+        for arrival in traffic
+    ]
 
 
 def words(id: str, num_tokens: int, max_tokens: int, arrival_s: float = 0.0) -> Request:
@@ -93,7 +105,7 @@ def serve(
 
     `mine` runs the learner's block pool. Checks after each step that no block is lost.
     """
-    pool = make_pool(executor, mine)
+    pool = make_pool(executor.num_blocks, executor.block_size, mine)
     engine = Engine(executor, policy, pool=pool, prefix_caching=use_prefixes)
     for request in requests:
         engine.submit(request, 0.0)
@@ -111,15 +123,51 @@ def serve(
     return use
 
 
-def make_pool(executor: Executor, mine: bool = False) -> Any:
-    """A fresh block pool over the executor's blocks: the reference, or the learner's."""
-    cls = for_engine(get("block_pool", mine=mine))
-    return cls(executor.num_blocks, executor.block_size)
+def make_pool(num_blocks: int, block_size: int, mine: bool = False) -> Any:
+    """A fresh block pool: the reference, or the learner's."""
+    return for_engine(get("block_pool", mine=mine))(num_blocks, block_size)
 
 
 def tables_of(engine: Engine) -> dict[str, tuple[list[int], int]]:
     """Every running request's block table and tokens: what `plots.block_map` takes."""
     return {r.id: (list(r.block_table), r.num_computed_tokens) for r in engine.scheduler.running}
+
+
+def fill(steps: int, mine: bool = False) -> Engine:
+    """An engine with four requests on 32 imaginary blocks of 16 tokens, after some steps."""
+    executor = SimulatedExecutor(32, 16)
+    pool = make_pool(32, 16, mine)
+    engine = Engine(executor, pool=pool, prefix_caching=False)
+    for id, prompt, answer in (("a", 70, 20), ("b", 25, 60), ("c", 120, 8), ("d", 12, 60)):
+        engine.submit(words(id, prompt, answer), 0.0)
+    for _ in range(steps):
+        engine.step(0.0)
+    engine.check_integrity()
+    return engine
+
+
+def block_size_sweep(sizes: Sequence[int], requests: Sequence[Request]) -> list[tuple[str, ...]]:
+    """(block size, useful share, blocks in the largest table) of the same requests and memory."""
+    rows = []
+    for size in sizes:
+        executor = SimulatedExecutor(12_288 // size, size)
+        fresh = [words(r.id, r.num_prompt_tokens, r.sampling.max_tokens) for r in requests]
+        use = serve(executor, fresh)
+        longest = max(-(-request.num_tokens // size) for request in fresh)
+        rows.append((f"{size}", f"{use.useful_share:.1%}", f"{longest}"))
+    return rows
+
+
+def context_caps(
+    caps: Sequence[int], total_tokens: int, count: int = 2000, seed: int = 0
+) -> list[tuple[str, ...]]:
+    """(cap, requests of the Azure trace's lengths that it touches, requests that surely fit)."""
+    rng, table = random.Random(seed), LengthTable.load(AZURE)
+    contexts = [sum(table.draw(rng)) for _ in range(count)]
+    return [
+        (f"{cap:,}", f"{sum(c > cap for c in contexts) / count:.1%}", f"{total_tokens // cap:,}")
+        for cap in caps
+    ]
 
 
 # -- release
@@ -134,6 +182,13 @@ class Moment:
     blocks_used: int
 
 
+def freed_ms(moments: Sequence[Moment], request_id: str) -> float:
+    """When the blocks of a request that ended were back in the pool."""
+    end = next(i for i, m in enumerate(moments) if m.what.startswith(f"{request_id} ends"))
+    before = moments[end - 1].blocks_used
+    return next(m.time_ms for m in moments[end:] if m.blocks_used < before)
+
+
 def cancellation(mine: bool = False, cancels: bool = True) -> tuple[list[Moment], list[Event]]:
     """Three requests on the virtual clock; the user of `long` goes away after 40 ms.
 
@@ -141,7 +196,7 @@ def cancellation(mine: bool = False, cancels: bool = True) -> tuple[list[Moment]
     blocks changed, and the event log.
     """
     executor = SimulatedExecutor(num_blocks=32, block_size=16)
-    pool = make_pool(executor, mine)
+    pool = make_pool(executor.num_blocks, executor.block_size, mine)
     engine = Engine(executor, pool=pool, prefix_caching=False)
     client = LocalClient(engine, EventLoop(VirtualClock()))
     moments: list[Moment] = []
@@ -149,6 +204,8 @@ def cancellation(mine: bool = False, cancels: bool = True) -> tuple[list[Moment]
     def note(event: Event) -> None:
         if isinstance(event, StepStarted):
             text = f"step {event.step} begins"
+        elif isinstance(event, StepEnded):
+            text = f"step {event.step} has ended"
         elif isinstance(event, Finished):
             text = f"{event.request_id} ends: {event.reason}"
         else:
@@ -420,6 +477,24 @@ def answers(
         return [request.output_token_ids for request in requests]
     finally:
         executor.decoder.attention = backend
+
+
+def same_answers_when_preempted(executor_of: Callable[[int], Executor]) -> tuple[int, bool]:
+    """Serve the same requests in a tight pool and in a roomy one: (preemptions, same tokens?).
+
+    `executor_of(num_blocks)` makes a fresh executor.
+    """
+    tokens, preemptions = [], 0
+    for num_blocks in (100, 8):
+        engine = Engine(executor_of(num_blocks), prefix_caching=False)
+        requests = [words(f"r{n}", 20 + 9 * n, 24) for n in range(5)]
+        for request in requests:
+            engine.submit(request, 0.0)
+        while engine.step(0.0):
+            engine.check_integrity()
+        tokens.append([request.output_token_ids for request in requests])
+        preemptions = sum(request.num_preemptions for request in requests)
+    return preemptions, tokens[0] == tokens[1]
 
 
 class OneByOne:

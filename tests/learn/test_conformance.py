@@ -215,7 +215,7 @@ WRONG = {
             "self.take(self.blocks_for(num_tokens))",
             "self.take(num_tokens // self.block_size)",
             "just_enough_blocks",
-            "need 1 blocks of 2; the table has 0",
+            "need 1 block of 2; the table has 0",
         ),
         "always one more": (
             "self.take(self.blocks_for(num_tokens))",
@@ -227,7 +227,7 @@ WRONG = {
             "self.take(self.blocks_for(num_tokens))",
             "self.take(num_tokens)",
             "just_enough_blocks",
-            "2 tokens need 1 blocks of 2; the table has 2",
+            "2 tokens need 1 block of 2; the table has 2",
         ),
         "hands the same blocks out again": (
             "[self.free.pop() for _ in range(count)]",
@@ -275,7 +275,7 @@ WRONG = {
             "table.extend(fresh)",
             "table = table + fresh",
             "grows_in_place",
-            "0 + 1 tokens need 1 blocks of 1; the table has 0",
+            "0 + 1 tokens need 1 block of 1; the table has 0",
         ),
         "puts new blocks first": (
             "table.extend(fresh)",

@@ -136,6 +136,10 @@ class Tried:
             raise
 
 
+def _blocks(count: int) -> str:
+    return "1 block" if count == 1 else f"{count} blocks"
+
+
 def _ceil(num_tokens: int, size: int) -> int:
     return -(-num_tokens // size)
 
@@ -154,7 +158,7 @@ def _just_enough_blocks(make) -> None:
         table = t.allocate("a", tokens)
         if len(table) != _ceil(tokens, size):
             t.fail(
-                f"{tokens} tokens need {_ceil(tokens, size)} blocks of {size}; "
+                f"{tokens} tokens need {_blocks(_ceil(tokens, size))} of {size}; "
                 f"the table has {len(table)}"
             )
 
@@ -185,7 +189,7 @@ def _counts_add_up(make) -> None:
         t = Tried(make, 3, 1)
         t.expect(3, "nothing is allocated yet")
         t.allocate("a", tokens)
-        t.expect(3 - tokens, f"a table of {tokens} blocks was made")
+        t.expect(3 - tokens, f"a table of {_blocks(tokens)} was made")
 
 
 @rule(
@@ -208,7 +212,7 @@ def _the_last_block_can_be_had(make) -> None:
 def _refuses_whole(make) -> None:
     for blocks in (1, 2):
         t = Tried(make, blocks, 1)
-        why = f"{blocks} blocks are free and {blocks + 1} are needed"
+        why = f"free: {_blocks(blocks)}, needed: {blocks + 1}"
         t.refuses(OutOfBlocks, f"pool.allocate({blocks + 1})", why)
         t.allocate("a", blocks)
 
@@ -247,7 +251,7 @@ def _grows_in_place(make) -> None:
         table = t.tables["a"]
         if len(table) != _ceil(held + new, size):
             t.fail(
-                f"{held} + {new} tokens need {_ceil(held + new, size)} blocks of {size}; "
+                f"{held} + {new} tokens need {_blocks(_ceil(held + new, size))} of {size}; "
                 f"the table has {len(table)}"
             )
         if table[: len(before)] != before:
@@ -286,7 +290,7 @@ def _append_refuses_whole(make) -> None:
     for blocks in (1, 2):
         t = Tried(make, blocks, 1)
         t.allocate("a", 1)
-        why = f"{blocks - 1} blocks are free and {blocks} are needed"
+        why = f"free: {_blocks(blocks - 1)}, needed: {blocks}"
         t.refuses(OutOfBlocks, f"pool.append(a, num_held=1, num_new={blocks})", why)
 
 
