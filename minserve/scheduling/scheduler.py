@@ -336,7 +336,7 @@ class Scheduler:
         """Give a waiting request blocks for all its tokens, shared ones first; False if too few."""
         if self._num_new_blocks(request) > self.pool.num_available:
             return False
-        table = self.pool.share(self._match(request))
+        table = request.block_table = self.pool.share(self._match(request))
         num_cached = len(table) * self.pool.block_size
         self.pool.append(table, num_cached, request.num_tokens - num_cached)
         if self.prefix_cache:
@@ -346,7 +346,6 @@ class Scheduler:
             passed.num_bypasses += 1
         del self.waiting[position]
         self.running.append(request)
-        request.block_table = table
         request.num_computed_tokens = request.num_cached_tokens = num_cached
         request.status, request.num_bypasses = Status.RUNNING, 0
         if request.timeline.scheduled_s is None:
