@@ -363,14 +363,12 @@ def bring_to(stage: str, engine, request) -> None:
         return
     engine.submit(request, 0.0)
     for _ in range(200):
-        if not reached():
-            engine.step(0.0)
-        elif not stage.endswith("in flight"):
+        if reached() and not stage.endswith("in flight"):
             return
-        elif request.id in [row.request_id for row in engine.begin_step(0.0).plan.rows]:
+        is_reached, handle = reached(), engine.begin_step(0.0)
+        if is_reached and request.id in [row.request_id for row in handle.plan.rows]:
             return
-        else:
-            engine.finish_step(0.0)
+        engine.finish_step(0.0)
     raise AssertionError(f"never came to {stage}")
 
 

@@ -96,7 +96,8 @@ def lines_of_code(source: str) -> int:
         for line in range(token.start[0], token.end[0] + 1)
     }
     for node in ast.walk(ast.parse(source)):
-        for child in getattr(node, "body", None) or () if not isinstance(node, ast.Lambda) else ():
+        body = getattr(node, "body", None)
+        for child in body if isinstance(body, list) else ():
             # NOTE: a string alone is a docstring, of a module, class, function or field.
             if isinstance(child, ast.Expr) and isinstance(getattr(child.value, "value", 0), str):
                 lines -= set(range(child.lineno, child.end_lineno + 1))
