@@ -388,13 +388,14 @@ def test_a_cancel_at_any_stage_ends_it_once_and_returns_every_block(
         engine.submit(neighbour, 0.0)
     request = ask("a", (*DOCUMENT[:6], 9), 6)
     bring_to(stage, engine, request)
-    num_tokens = request.num_output_tokens
+    num_tokens, num_used = request.num_output_tokens, engine.pool.num_used
     is_there = stage not in ("before any", "finished")
     assert engine.cancel("a", 1.0) == is_there
     check(engine)
     assert engine.cancel("a", 1.0) is False, "a second cancel does nothing"
     check(engine)
     if stage.endswith("in flight"):
+        assert engine.pool.num_used == num_used, "the step still writes to these blocks"
         engine.finish_step(1.0)
         check(engine)
     drain(engine, 2.0)
