@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -237,10 +238,10 @@ def show_vector(vector: tuple[float, ...] | None) -> str:
     return "-" if vector is None else " ".join(f"{score:g}" for score in vector)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error that a user can mend is one line and exit code 2."""
     try:
-        app()
+        app(None if arguments is None else list(arguments))
     except MinserveError as error:
         hint = f" ({error.hint})" if error.hint else ""
         print(f"error: {error}{hint}", file=sys.stderr)

@@ -129,8 +129,6 @@ class Course:
             ours.Redact,
             "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
         ]
-        c.HTMLExporter.mathjax_url = ""  # feedback opens offline
-        c.HTMLExporter.require_js_url = ""
         return c
 
     def nbgrader(self, **settings: str) -> NbGraderAPI:

@@ -32,7 +32,7 @@ def plant(source: str, variant: str | None) -> str:
 
 
 def replaced(source: str, variant: str) -> list[str]:
-    """The pieces of solution that `variant` replaces by faults."""
+    """The pieces of solution that `variant` replaces by faults that do not contain them."""
     return _plant(source, variant)[1]
 
 
@@ -47,7 +47,8 @@ def _plant(source: str, variant: str | None) -> tuple[str, list[str]]:
     def close_site() -> None:
         nonlocal site, is_replaced
         if is_replaced:
-            pieces.extend(["\n".join(site)] if site else [])
+            piece = "\n".join(site)
+            pieces.extend([piece] if piece and piece not in "\n".join(fault) else [])
         else:
             lines.extend(site)
         site, is_replaced = [], False

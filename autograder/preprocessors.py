@@ -5,7 +5,7 @@ from __future__ import annotations
 import nbformat
 from nbconvert.preprocessors.sanitize import SanitizeHTML
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
-from traitlets import Unicode
+from traitlets import Bool, Unicode
 
 from autograder import grading, intake, planting, scoring
 from autograder.course import Course
@@ -66,10 +66,13 @@ def outputs(cell: dict) -> list[nbformat.NotebookNode]:
 class Clean(SanitizeHTML):
     """No scripts from a learner's text or output on an instructor's or learner's page."""
 
+    enabled = Bool(True)  # nbconvert's own default is off, which nobody would notice
+
     def preprocess_cell(self, cell, resources, index):
-        if cell.cell_type == "code" or not cell.metadata.get("nbgrader", {}).get("locked"):
-            return super().preprocess_cell(cell, resources, index)
-        return cell, resources
+        marks = cell.metadata.get("nbgrader", {})
+        if marks.get("locked") and not marks.get("solution"):
+            return cell, resources  # ours, and its checksum must stay
+        return super().preprocess_cell(cell, resources, index)
 
 
 class Redact(NbGraderPreprocessor):
