@@ -132,6 +132,18 @@ def test_a_table_that_lists_a_block_twice_is_refused():
     assert state(pool, table) == before
 
 
+def test_the_last_block_of_a_table_is_released_first_so_that_the_tail_ages_first():
+    pool = BlockPool(4, 4)
+    table = pool.allocate(12)
+    for block in table:
+        pool.keep(block)
+    unused: list[int] = []
+    pool.on_unused = unused.append
+    right = table[::-1]
+    pool.release(table)
+    assert unused == right
+
+
 def test_keep_and_drop_need_a_block_in_the_right_state():
     pool = BlockPool(4, 4)
     with pytest.raises(BlockError):

@@ -151,6 +151,16 @@ def test_eviction_is_leaf_first_and_of_the_least_recently_used_chain():
     assert pool.num_free == 6
 
 
+def test_a_leaf_is_evicted_before_what_it_follows_even_if_it_was_used_last():
+    pool, cache = make()
+    table = store(cache, (1, 2, 3, 4))
+    parent, leaf = table
+    pool.release(table)
+    pool.release(pool.share([leaf]))
+    assert [cache.evict(), cache.evict()] == [leaf, parent]
+    cache.check_integrity()
+
+
 def test_a_block_in_use_is_not_evicted_and_neither_is_what_it_follows():
     pool, cache = make(3)
     table = store(cache, (1, 2, 3, 4))
