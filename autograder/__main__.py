@@ -91,6 +91,13 @@ def grade(
     roster: Annotated[
         Path | None, typer.Option(help="CSV with student_id,last_name,first_name[,email].")
     ] = None,
+    weak: Annotated[
+        bool,
+        typer.Option(
+            "--accept-weak-isolation",
+            help="Grade without bubblewrap: learners' code can then read and change your files.",
+        ),
+    ] = False,
     course: CourseFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -98,6 +105,11 @@ def grade(
     from autograder import grading, report, sandbox
 
     lab, opened = find(lab_name), open_course(course)
+    if (level := sandbox.best_level()) != "bubblewrap":
+        what = f"isolation is only {level!r}: learners' code can read and change your files"
+        if not weak:
+            raise ConfigError(what, "install bubblewrap, or add --accept-weak-isolation")
+        print(f"warning: {what}", file=sys.stderr)
     people = read_roster(roster) if roster else {}
     if submissions is not None:
         collect(opened, lab, submissions)
@@ -116,12 +128,6 @@ def grade(
         raise DataNotFound(
             f"nothing was handed in under {opened.root / 'submitted'}",
             "use `nbgrader collect`, or --submissions FOLDER with STUDENT/*.ipynb",
-        )
-    if sandbox.best_level() != "bubblewrap":
-        print(
-            f"warning: isolation is only {sandbox.best_level()!r}: learners' code can read files "
-            "of this machine; install bubblewrap",
-            file=sys.stderr,
         )
     results = grading.grade(opened, lab, names, lambda r: as_json or print(report.line(r)))
     if as_json:
@@ -219,11 +225,14 @@ def selftest(
                     "all_equal": outcome.is_green,
                     "isolation": outcome.isolation,
                     "undetected": outcome.undetected,
+                    "skipped": outcome.num_skipped,
                     "lines": lines,
                 }
             )
         )
     else:
+        if outcome.num_skipped:
+            print(f"{outcome.num_skipped} hostile submissions need bubblewrap: NOT RUN")
         for name in outcome.undetected:
             print(f"NOT PROVEN: without the check {name} every score would be the same")
         num_kinds = sum(len(kinds) for kinds in lab.kinds.values())

@@ -48,9 +48,11 @@ def score_notebook(
         status = "crashed"
     else:
         status = "graded"
+    notes += loader.notes
+    notes += [f"cell {cell.grade_id}: {cell.feedback[0]}" for cell in cells if cell.stopped]
     return {
         "status": status,
-        "notes": [*notes, *loader.notes],
+        "notes": notes,
         "score": sum(cell.score for cell in cells),
         "points": lab.auto_points,
         "cells": [vars(cell) for cell in cells],
@@ -187,6 +189,17 @@ def _grade_one(course: Course, lab: Lab, api: Any, name: str, told: Callable) ->
         "printed": {},
         "isolation": sandbox.best_level(),
     }
+    try:
+        return _graded(course, lab, api, name, blank, told)
+    except Exception as error:  # one submission must not stop a class
+        line = f"the grader itself failed ({type(error).__name__}: {error}): please report it"
+        result = blank | {"status": "unreadable", "notes": [line]}
+        save(course, result)
+        told(result)
+        return result
+
+
+def _graded(course: Course, lab: Lab, api: Any, name: str, blank: Result, told: Callable) -> Result:
     started_s = time.monotonic()
     try:
         notebook = intake.take(course.root / "submitted" / name / lab.name, lab)

@@ -17,7 +17,7 @@ from autograder import sandbox
 from minserve.errors import MinserveError
 
 Cells = Sequence[tuple[str, str]]
-LINE_LIMIT = 2**20  # bytes
+LINE_LIMIT = 4 * 2**20  # bytes
 LOOK_EVERY_S = 0.2
 ENDED = "ended the process (exit, signal or out of memory)"
 ANSWER_LIMIT = 20_000  # messages within one call
@@ -75,6 +75,7 @@ class Child:
     def __init__(self, cells: Cells, limits: sandbox.Limits, level: str) -> None:
         self._limits = limits
         self._buffer = b""
+        self._left_s = limits.session_s
         self._process = sandbox.start(limits, level)
         try:
             loaded = self._talk({"load": [list(cell) for cell in cells]}, refuse)
@@ -106,6 +107,15 @@ class Child:
         self._talk({"test": function, "args": args}, serve)
 
     def _talk(self, message: dict[str, Any], serve: Serve) -> Any:
+        started_s = time.monotonic()
+        try:
+            return self._exchange(message, serve)
+        finally:
+            self._left_s -= time.monotonic() - started_s
+
+    def _exchange(self, message: dict[str, Any], serve: Serve) -> Any:
+        if self._left_s <= 0:
+            raise ChildTimedOut(f"took more than {self._limits.session_s:g} s in all")
         self._send(message)
         for _ in range(ANSWER_LIMIT):
             answer = self._receive()

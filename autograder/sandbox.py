@@ -35,6 +35,13 @@ CHILD = Path(__file__).with_name("child.py")
 # learner's own lifecycle, not for a call of the reference.
 SHARED = ("__init__.py", "errors.py", "clock.py", "events.py", "request.py", "kv")
 LEVELS = ("bubblewrap", "unshare", "plain")
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": "/tmp",
+    "OMP_NUM_THREADS": "1",  # numpy's threads would count as processes
+    "OPENBLAS_NUM_THREADS": "1",
+}
 _uids = itertools.count()
 
 
@@ -44,9 +51,10 @@ class Limits:
 
     cpu_s: int = 2
     wall_s: float = 20.0  # per answer: for code that sleeps
+    session_s: float = 60.0  # all answers of one child together
     memory_mb: int = 1024
     file_mb: int = 8
-    num_processes: int = 16
+    num_processes: int = 8
     num_files: int = 64
 
     def resources(self) -> dict[str, tuple[int, int]]:
@@ -98,7 +106,7 @@ def start(limits: Limits, level: str) -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"},
+            env=ENVIRONMENT,
             start_new_session=True,
             pass_fds=[read_end],
         )

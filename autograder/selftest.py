@@ -51,10 +51,12 @@ class Outcome:
     lines: list[Line]
     undetected: list[str]  # kinds of failure that could go unnoticed
     isolation: str
+    num_skipped: int = 0  # hostile ones, where they could do harm
 
     @property
     def is_green(self) -> bool:
-        return all(line.is_equal for line in self.lines) and not self.undetected
+        are_equal = all(line.is_equal for line in self.lines)
+        return are_equal and not self.undetected and not self.num_skipped
 
 
 def run(
@@ -66,7 +68,9 @@ def run(
     """Score the bank. `told` hears of each line as it is done."""
     level = level or sandbox.best_level()
     submissions = import_module(f"autograder.bank.{bank.FOLDERS[lab.name]}").all_submissions()
-    chosen = [submission for submission in submissions if only(submission)]
+    wanted = [submission for submission in submissions if only(submission)]
+    is_safe = level == "bubblewrap"
+    chosen = [s for s in wanted if is_safe or not s.name.startswith("hostile")]
     lines = []
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
         for line in pool.map(lambda submission: direct(lab, submission, level), chosen):
@@ -78,7 +82,7 @@ def run(
         for line in nbgrader_lines(lab, through):
             lines.append(line)
             told(line)
-    return Outcome(lines, undetected, level)
+    return Outcome(lines, undetected, level, len(wanted) - len(chosen))
 
 
 def hand_in(submission: Any, folder: Path) -> None:

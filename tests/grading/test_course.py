@@ -213,6 +213,27 @@ def test_from_files_and_a_roster_to_a_csv_by_commands_alone(tmp_path, autograder
     assert code == 0 and out.startswith("2 rows")
 
 
+def test_weak_isolation_must_be_accepted_aloud(tmp_path, autograder, monkeypatch):
+    monkeypatch.setattr(sandbox, "best_level", lambda: "plain")
+    code, _, err = autograder("grade", "lab3", course=tmp_path / "course")
+    assert code == 2 and "install bubblewrap, or add --accept-weak-isolation" in err
+
+
+def test_one_submission_that_breaks_the_grader_does_not_stop_the_class(tmp_path, monkeypatch):
+    course = Course.open(tmp_path)
+    real = grading.intake.take
+
+    def take(folder, lab):
+        if folder.parent.name == "bad":
+            raise OSError("disk on fire")
+        return real(folder, lab)
+
+    monkeypatch.setattr(grading.intake, "take", take)
+    told = grading.grade(course, LAB, ["bad", "worse"])
+    assert [(r["status"], r["score"]) for r in told] == [("unreadable", None), ("missing", None)]
+    assert "disk on fire" in told[0]["notes"][0]
+
+
 # -- the selftest
 
 

@@ -116,3 +116,16 @@ def test_links_are_not_followed(tmp_path, which):
         (folder / f"{NAME}.ipynb").symlink_to(real / f"{NAME}.ipynb")
     with pytest.raises(intake.Problem, match="symbolic link"):
         intake.take(folder, LAB)
+
+
+def test_what_would_break_a_later_step_is_mended_or_refused(tmp_path):
+    half = json.dumps(own_cell(solved(), "x = '\\ud800'").copy()).replace("\\\\ud800", "\\ud800")
+    made = taken(tmp_path / "half", half.encode())
+    json.dumps([c.source for c in made.cells], ensure_ascii=False).encode("utf-8")
+    assert any(c.source == "x = '?'" for c in made.cells)
+    many = solved()
+    many["cells"] *= 100
+    long = own_cell(solved(), "#" * 2_000_000)
+    for name, notebook, words in (("many", many, "cells"), ("long", long, "letters")):
+        with pytest.raises(intake.Problem, match=words):
+            intake.take(hand_in(tmp_path / name / NAME, notebook), LAB)

@@ -110,6 +110,14 @@ def test_sleeping_is_stopped_by_the_clock():
         child("import time\ntime.sleep(60)", wall_s=1.0)
 
 
+def test_sleeping_a_little_at_every_call_is_stopped_too():
+    with child("import time\nclass T:\n    def f(self): time.sleep(0.4)", session_s=1.0) as session:
+        session.new("T", [], refuse)
+        with pytest.raises(ChildTimedOut, match="in all"):
+            for _ in range(20):
+                session.call("f", [], refuse)
+
+
 @pytest.mark.parametrize("source", ["import os\nos._exit(0)", "import os\nos.kill(os.getpid(), 9)"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_process_that_ends_is_told_apart_from_one_that_is_slow(source, level):
