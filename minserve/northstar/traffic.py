@@ -123,7 +123,7 @@ def make_traffic(
     rate_per_s: float,
     seed: int = 0,
     corpus: Corpus | None = None,
-    max_total_tokens: int = 1536,
+    max_total_tokens: int = 2048,
 ) -> list[Arrival]:
     """`num_requests` arrivals of the set `which`, in order of time; equal seeds, equal traffic.
 

@@ -1,0 +1,1 @@
+"""The `minserve` command line: it composes what everything else keeps apart."""

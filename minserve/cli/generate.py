@@ -1,0 +1,139 @@
+"""`minserve generate`: ask a model something, and see the words as they come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from minserve.cli.console import Json, Model, print_json
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to say to the model; `-` reads from stdin.")],
+    model: Model = "nano",
+    max_tokens: Annotated[int, typer.Option(help="At most this many output tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 picks the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample among the k likeliest; 0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample among the likeliest of this mass.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same words.")] = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; may be given several times.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="A system prompt to put in front.")] = "",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")
+    ] = False,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    blocks: Annotated[
+        int | None, typer.Option(help="KV blocks of 16 tokens; by default as many as it needs.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    r"""Generate text, one request on the engine. Text goes to stdout, figures to stderr.
+
+    northstar-nano answers only from evidence in its prompt:
+
+    - `minserve generate $'Evidence:\n- The deposit of Umber Club is 40 EUR.\nQuestion: What is
+    the deposit of Umber Club?'`
+
+    - `minserve generate "Why is the sky blue?" --model smollm2 --max-tokens 40`
+
+    - `minserve generate "Once upon a time" --raw --temperature 0.8 --seed 7 --stop "."`
+    """
+    from minserve.models.registry import resolve
+    from minserve.models.tokenizer import Tokenizer
+    from minserve.request import Request, SamplingParams
+
+    sampling = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+    )
+    text = sys.stdin.read() if prompt == "-" else prompt
+    folder = resolve(model)
+    tokenizer = Tokenizer(folder)
+    if raw:
+        token_ids = tokenizer.encode(text)
+    else:
+        messages = [{"role": "system", "content": system}] if system else []
+        token_ids = tokenizer.encode_chat([*messages, {"role": "user", "content": text}])
+    request = Request("generate", tuple(token_ids), sampling)
+    _check_context(request, folder)
+
+    from minserve.engine import Engine
+    from minserve.execution.torch_executor import TorchExecutor
+
+    began_s = time.perf_counter()
+    needed = -(-request.max_total_tokens // 16)
+    executor = TorchExecutor(folder, num_blocks=needed if blocks is None else blocks, dtype=dtype)
+    loaded_s = time.perf_counter()
+    detokenizer = tokenizer.detokenizer(sampling.stop)
+    pieces: list[str] = []
+
+    def is_stopped(request: Request) -> bool:
+        """Show the newest token's text; the engine asks this after each one."""
+        last = request.output_token_ids[-1]
+        if last not in executor.eos_token_ids:
+            pieces.append(detokenizer.append([last]))
+            print(pieces[-1], end="", flush=True)
+        return detokenizer.matched_stop is not None
+
+    engine = Engine(executor, is_stopped=is_stopped)
+    started_s = time.perf_counter()
+    engine.submit(request, 0.0)
+    while engine.step(time.perf_counter() - started_s):
+        pass
+    pieces.append(detokenizer.finish())
+    print(pieces[-1], flush=True)
+    if request.finish_reason == "error":
+        from minserve.errors import MinserveError
+
+        raise MinserveError(f"generation failed: {request.error}")
+    _report(request, "".join(pieces), model, dtype, loaded_s - began_s, started_s, json)
+
+
+def _check_context(request, folder) -> None:
+    """Refuse what cannot fit before any weight is loaded."""
+    from minserve.errors import RequestTooLarge
+    from minserve.models.config import ModelConfig
+
+    limit = ModelConfig.from_folder(folder).max_position_embeddings
+    if request.max_total_tokens > limit:
+        raise RequestTooLarge(
+            f"the prompt has {request.num_prompt_tokens} tokens, which with --max-tokens "
+            f"{request.sampling.max_tokens} exceeds the context of {limit} tokens",
+            "shorten the prompt or lower --max-tokens",
+        )
+
+
+def _report(request, text, model, dtype, load_s, started_s, json) -> None:
+    # NOTE: a step's tokens carry the time at which it began; the wall clock knows when it ended.
+    total_s = time.perf_counter() - started_s
+    count = request.num_output_tokens
+    print(
+        f"[{request.num_prompt_tokens} tokens in, {count} out in {total_s:.2f} s, "
+        f"{count / total_s:.0f} tokens/s, ended by {request.finish_reason}; "
+        f"model loaded in {load_s:.2f} s, {dtype}]",
+        file=sys.stderr,
+    )
+    if json:
+        print_json(
+            {
+                "text": text,
+                "model": model,
+                "dtype": dtype,
+                "prompt_tokens": request.num_prompt_tokens,
+                "output_tokens": count,
+                "output_token_ids": list(request.output_token_ids),
+                "finish_reason": str(request.finish_reason),
+                "load_s": load_s,
+                "total_s": total_s,
+                "tokens_per_s": count / total_s,
+            }
+        )

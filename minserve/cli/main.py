@@ -1,0 +1,71 @@
+"""The `minserve` command: one screen that lists the commands, and one place that reports errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# NOTE: must be set before torch loads; threads that spin slow a shared machine several times.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+import typer  # noqa: E402
+
+from minserve.cli.estimate import estimate  # noqa: E402
+from minserve.cli.generate import generate  # noqa: E402
+from minserve.cli.models import models  # noqa: E402
+from minserve.cli.replay import replay  # noqa: E402
+from minserve.cli.simulate import simulate  # noqa: E402
+from minserve.errors import MinserveError  # noqa: E402
+
+app = typer.Typer(
+    name="minserve",
+    help="An LLM inference engine that you build, break and measure.\n\n"
+    "Start with `minserve replay --demo`, or ask how many requests fit in memory with "
+    "`minserve estimate`. Each command's --help has examples to copy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (estimate, generate, models, replay, simulate):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run a command. A user's mistake is one clear line, a hint, and exit code 2."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except MinserveError as error:
+        _fail(str(error), error.hint)
+    except KeyboardInterrupt:
+        _fail("stopped", code=130)
+    except BrokenPipeError:  # somebody piped us into `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if type(error).__name__ == "Abort":
+            _fail("stopped", code=130)
+        if hasattr(error, "format_message"):  # a usage error, of whichever click typer carries
+            context = getattr(error, "ctx", None)
+            _fail(error.format_message(), f"see {context.command_path} --help" if context else "")
+        if os.environ.get("MINSERVE_DEBUG"):
+            raise
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        _fail(
+            f"minserve itself failed, which is a bug: {what}",
+            "set MINSERVE_DEBUG=1 to see where, and report it",
+            code=1,
+        )
+
+
+def _fail(message: str, hint: str = "", code: int = 2) -> None:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    if hint:
+        print(f"  hint: {hint}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
