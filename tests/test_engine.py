@@ -300,6 +300,16 @@ def test_a_request_that_just_fills_the_pool_runs_to_its_end(block_size, prompt):
         engine.submit(ask("b", prompt, num_slots + 2 - prompt), 0.0)
 
 
+def test_a_request_that_just_fills_the_context_runs_and_one_token_more_is_refused():
+    engine = content_engine(max_model_len=12)
+    request = ask("a", 8, 4)
+    engine.submit(request, 0.0)
+    with pytest.raises(RequestTooLarge):
+        engine.submit(ask("b", 8, 5), 0.0)
+    drain(engine)
+    assert request.num_output_tokens == 4
+
+
 @pytest.mark.parametrize("stage", ["waiting", "running", "in flight", "finished"])
 def test_a_request_is_accepted_once(stage):
     engine = content_engine()
