@@ -460,11 +460,23 @@ def dashboard(num_users: int, context_tokens: int = 1000, answer: int = 64) -> t
 # -- paged attention on the real model
 
 
-def answers(
-    executor: TorchExecutor, attend: Callable | None = None, max_tokens: int = 6
-) -> list[list[int]]:
-    """Greedy tokens of three prompts, through `attend` (the part `paged_attention`) if given."""
+def compare_attention(
+    executor: TorchExecutor, attend: Callable, max_tokens: int = 6
+) -> tuple[bool, float]:
+    """Answer three prompts with the model's own attention, then through `attend` in every layer.
+
+    Returns whether all tokens are the same, and the largest difference in the KV caches: from the
+    second layer on, what is remembered depends on what attention found.
+    """
+    own_tokens, own_cache = _answer(executor, None, max_tokens)
+    tokens, cache = _answer(executor, attend, max_tokens)
+    return tokens == own_tokens, (cache - own_cache).abs().max().item()
+
+
+def _answer(executor: TorchExecutor, attend: Callable | None, max_tokens: int) -> tuple[list, Any]:
+    """Greedy tokens of three prompts, and the KV cache that they leave behind."""
     backend = executor.decoder.attention
+    executor.kv_cache.zero_()
     try:
         if attend is not None:
             executor.decoder.attention = OneByOne(attend)
@@ -474,7 +486,7 @@ def answers(
             engine.submit(request, 0.0)
         while engine.step(0.0):
             pass
-        return [request.output_token_ids for request in requests]
+        return [request.output_token_ids for request in requests], executor.kv_cache.clone()
     finally:
         executor.decoder.attention = backend
 

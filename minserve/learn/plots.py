@@ -105,7 +105,11 @@ def block_map(
     per_row = min(num_blocks, 16)
     num_rows = -(-num_blocks // per_row)
     figure, ax = canvas(9.0, 0.75 * num_rows + 1.0)
-    colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(tables)}
+    # By name where that tells them apart, so that an owner keeps its colour from map to map.
+    places = {name: sum(name.encode()) % len(PALETTE) for name in tables}
+    if len(set(places.values())) < len(places):
+        places = {name: i % len(PALETTE) for i, name in enumerate(tables)}
+    colour = {name: PALETTE[place] for name, place in places.items()}
     owners: dict[int, list[str]] = {}
     filled: dict[int, int] = {}
     for name, (table, num_tokens) in tables.items():
@@ -195,8 +199,9 @@ def memory_over_steps(
     for (name, steps), ax, colour in zip(runs.items(), axes, PALETTE, strict=False):
         resident, held = [s[0] for s in steps], [s[1] for s in steps]
         x = range(1, len(steps) + 1)
-        ax.fill_between(x, held, color=PALE, hatch="///", ec=GREY, lw=0, label="held")
-        ax.fill_between(x, resident, color=colour, label="holds tokens")
+        empty = {"facecolor": PALE, "edgecolor": GREY, "hatch": "///", "lw": 0.5}
+        ax.fill_between(x, held, label="held, but empty", **empty)
+        ax.fill_between(x, resident, color=colour, lw=0, label="holds tokens")
         ax.axhline(pool_tokens, color=BLACK, lw=1, ls="--")
         ax.set_title(name, loc="left", fontsize=10)
         ax.set_ylim(0, pool_tokens * 1.4)

@@ -15,7 +15,7 @@ def predicted(guess: float | None, measured: float, what: str, close: float = 0.
     print(f"You said {guess:,g}, measured: {measured:,g} {what}. That is {verdict}.")
 
 
-def solved(answer: float | None, right: float, hint: str) -> bool:
+def solved(answer: float | None, right: float, hint: str) -> None:
     """Say whether a worked figure is right, without giving the right one away."""
     if answer is None:
         print("Not yet: put your figure in, and run again.")
@@ -23,11 +23,11 @@ def solved(answer: float | None, right: float, hint: str) -> bool:
         print(f"{answer:,g}: right.")
     else:
         print(f"{answer:,g} is not it. {hint}")
-    return answer == right
 
 
-def choose(answer: str | None, right: str, because: Mapping[str, str]) -> None:
-    """Say what a choice gets right or wrong. `because` explains every option by its letter."""
+def choose(quiz: str, answer: str | None) -> None:
+    """Say what a choice gets right or wrong. `quiz` is one of `QUIZZES`."""
+    right, because = QUIZZES[quiz]
     options = ", ".join(because)
     if answer is None:
         print(f"Not yet: choose one of {options}, and run again.")
@@ -35,3 +35,27 @@ def choose(answer: str | None, right: str, because: Mapping[str, str]) -> None:
         print(f"{answer!r} is none of {options}.")
     else:
         print(f"{'Yes' if letter == right else 'Not quite'}: {because[letter]}")
+
+
+# Each: the right choice, and of every choice what it gets right or wrong.
+QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "the user has gone": (
+        "b",
+        {
+            "a": "the engine does not notice by itself: it has no connection to watch.",
+            "b": "the answer is written to its end for nobody; its blocks stay used as long.",
+            "c": "blocks have no time limit: only the end of the request gives them back.",
+        },
+    ),
+    "blocks run out": (
+        "refuse",
+        {
+            "reserve": "it keeps about half of the memory free for answers that never get "
+            "that long, and the queue grows.",
+            "preempt": "it fills the memory, but lets everybody in: late-comers wait behind "
+            "work that is done twice.",
+            "refuse": "whom it accepts is served soon, and the others know at once. "
+            "They count as not served here.",
+        },
+    ),
+}

@@ -33,8 +33,8 @@ class Show:
         """Show a report in a notebook, or print it."""
         display(as_text(report, suite), as_html(report, suite))
 
-    def table(self, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Show a table in a notebook, or print it."""
+    def table(self, heading: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Show a table in a notebook, or print it; whole numbers get thousands separators."""
         display(table_text(heading, rows), table_html(heading, rows))
 
 
@@ -86,7 +86,7 @@ def _steps(report: Report, suite: Suite) -> list[tuple[str, str, str]]:
         elif kept == total:
             result.append((step, SIGNS[KEPT], f"all {total} rules kept"))
         else:
-            result.append((step, SIGNS[WAITING], "waits for the step before"))
+            result.append((step, SIGNS[WAITING], "waits"))
     return result
 
 
@@ -177,19 +177,23 @@ def _pre(lines: Sequence[str]) -> str:
     return f'<pre style="margin:.3em 0;padding:.3em .6em;border:1px solid {GREY}55">{text}</pre>'
 
 
-def table_text(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def table_text(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table in plain text."""
-    cells = [list(map(str, row)) for row in (heading, *rows)]
+    cells = [list(map(_cell, row)) for row in (heading, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def table_html(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table_html(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table in HTML; the first column heads its row, figures align to the right."""
 
     def cell(tag: str, value: object, scope: str = "") -> str:
-        text = str(value)
+        text = _cell(value)
         is_figure = text[:1].isdigit() and not any(c.isalpha() for c in text)
         align = "right" if is_figure else "left"
         return f'<{tag}{scope} style="text-align:{align}">{escape(text)}</{tag}>'

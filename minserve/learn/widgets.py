@@ -53,14 +53,22 @@ def kv_calculator() -> Any:
         import ipywidgets
     except ImportError:
         return kv_picture()
-    w, wide = ipywidgets, {"description_width": "9em"}
-    layout = ipywidgets.Layout(width="32em")
+    w, wide = ipywidgets, {"description_width": "11em"}
+    layout = ipywidgets.Layout(width="36em")
     controls = {
         "model": w.Dropdown(
-            options=list(SHAPES), value="Llama-3.1-8B", description="model", style=wide
+            options=list(SHAPES),
+            value="Llama-3.1-8B",
+            description="model",
+            style=wide,
+            layout=layout,
         ),
         "dtype": w.Dropdown(
-            options=list(DTYPE_BYTES), value="float16", description="cache precision", style=wide
+            options=list(DTYPE_BYTES),
+            value="float16",
+            description="cache precision",
+            style=wide,
+            layout=layout,
         ),
         "context": w.IntSlider(
             value=3000,
