@@ -154,10 +154,12 @@ def test_the_replay_shows_the_incident_of_every_variant(variant):
     namespace = {}
     for name in ("lab3-setup", "lab3-bench"):
         exec(notebooks.source_cells(LAB.name)[name], namespace)
-    _, faulty = namespace["replay_tuesday"](engine(variant))
+    log, faulty = namespace["replay_tuesday"](engine(variant))
     _, right = namespace["replay_tuesday"](engine(None))
     assert right[-1][1:] == (0, 0, 0) and all(held == needed for _, held, needed, _ in right)
-    assert any(held > needed for _, held, needed, _ in faulty)
+    _, held, needed, waiting = faulty[-1]
+    assert held > 0 and needed == 0 and waiting > 0, "nobody runs, and nobody is admitted"
+    assert any("ERROR" in line for _, line in log), "and somebody's step was dropped"
 
 
 def test_variants_and_hidden_values_belong_to_a_student_and_stay():
