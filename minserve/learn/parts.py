@@ -10,7 +10,7 @@ keeps it in the workspace when no rule is broken. With `mine=True` the engine ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -110,7 +110,7 @@ class Report:
     verdicts: tuple[Verdict, ...] = ()
     problems: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def is_green(self) -> bool:
@@ -241,10 +241,12 @@ def _check(slot: Slot, target: Any) -> Report:
     found = check_source(slot.name, source.name, source.text, slot.limit_s, slot.needs_torch)
     report = Report(slot.name, found.verdicts, printed=found.printed)
     if report.is_green:
-        return Report(
-            slot.name, found.verdicts, printed=found.printed, notes=(_keep(slot, source, target),)
-        )
-    return report
+        notes = (_keep(slot, source, target),)
+    elif current := Workspace(slot.name).current():
+        notes = (f"Until this is green, your version {current.number} stays what it was.",)
+    else:
+        return report
+    return replace(report, notes=notes)
 
 
 def _keep(slot: Slot, source: Source, target: Any) -> str:

@@ -205,6 +205,14 @@ def test_breakpoint_does_not_hang_the_check():
     assert part("kv_bytes_per_token", cell(text)["estimate"]).is_green
 
 
+def test_cell_under_a_cell_magic_is_refused_with_what_to_do(capsys):
+    # IPython runs such a cell from a string that it does not keep.
+    scope = {"__name__": "__main__"}
+    exec(compile(textwrap.dedent(ESTIMATE), "<timed exec>", "exec"), scope)
+    assert not part("kv_bytes_per_token", scope["estimate"]).is_green
+    assert "without %% on the first line" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("target", [3, BlockPool(2, 2), [].append, type("Empty", (), {})])
 def test_something_that_is_no_part_is_refused_in_words(target, capsys):
     assert not part("block_pool", target).is_green
@@ -272,11 +280,12 @@ def test_versions_are_kept_once_each_and_can_be_restored(capsys):
         restore("kv_bytes_per_token", 9)
 
 
-def test_red_version_neither_replaces_nor_uninstalls_a_green_one():
+def test_red_version_neither_replaces_nor_uninstalls_a_green_one(capsys):
     part("kv_bytes_per_token", cell(ESTIMATE)["estimate"], mine=True)
     broken = cell(ESTIMATE.replace("2 *", "3 *"))["estimate"]
     assert not part("kv_bytes_per_token", broken, mine=True).is_green
     assert "2 * config" in Workspace("kv_bytes_per_token").current().text
+    assert "your version 1 stays what it was" in capsys.readouterr().out
 
 
 def test_damaged_workspace_falls_back_and_says_so(workspace, monkeypatch, capsys):
