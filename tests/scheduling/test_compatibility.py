@@ -83,7 +83,7 @@ def test_a_large_request_of_one_group_is_not_kept_short_of_blocks_by_another_gro
     )
     engine.submit(ask("x0", 2, 6, adapter="x"), 0.0)
     engine.step(0.0)
-    large = ask("large", 14, 2, adapter="y", arrival_s=1.0)
+    large = ask("large", 15, 2, adapter="y", arrival_s=1.0)
     engine.submit(large, 1.0)
     for tick in range(2, 100):
         engine.submit(ask(f"x{tick}", 2, 4, adapter="x", arrival_s=float(tick)), float(tick))
