@@ -36,7 +36,7 @@ for command in (estimate, generate, models, replay, simulate):
 def main() -> None:
     """Run a command. A user's mistake is one clear line, a hint, and exit code 2."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(prog_name="minserve", standalone_mode=False) or 0)
     except MinserveError as error:
         _fail(str(error), error.hint)
     except KeyboardInterrupt:

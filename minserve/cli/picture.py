@@ -33,6 +33,7 @@ class Lane:
     prefill: list[Span] = field(default_factory=list)
     decode: list[Span] = field(default_factory=list)
     end_s: float = 0.0
+    last_step: int = -1
 
     @property
     def start_s(self) -> float:
@@ -53,35 +54,35 @@ def lanes(replay: Replay) -> list[Lane]:
                 lane = by_id.get(request_id)
                 if lane is not None:
                     spans = lane.prefill if num_tokens > 1 else lane.decode
-                    _extend(spans, started.time_s, event.time_s)
+                    if spans and lane.last_step == started.step - 1:  # one bar, not hundreds
+                        start_s, _ = spans.pop()
+                    else:
+                        start_s = started.time_s
+                    spans.append((start_s, event.time_s - start_s))
+                    lane.last_step = started.step
         elif isinstance(event, Finished) and event.request_id in by_id:
             by_id[event.request_id].end_s = event.time_s
     return list(by_id.values())
 
 
-def _extend(spans: list[Span], start_s: float, end_s: float) -> None:
-    """Join a step to the span before it, if next to nothing lies between."""
-    if spans and start_s - (spans[-1][0] + spans[-1][1]) < 2e-3:
-        start_s = spans.pop()[0]
-    spans.append((start_s, end_s - start_s))
+def make_folder(folder: Path) -> None:
+    """Create `folder`, before any work whose result could not be kept. Raises `ConfigError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write into {folder}: {error.strerror}", "give another folder with --out"
+        ) from None
 
 
 def draw_timelines(folder: Path, replays: Mapping[str, Replay]) -> list[str]:
     """Write `timeline.png` and an event log for each replay into `folder`; returns the paths."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = []
-        for name, replay in replays.items():
-            path = folder / f"events-{name.replace(' ', '-')}.jsonl"
-            _log(replay.events).save(path)
-            written.append(str(path))
-        picture = folder / "timeline.png"
-        figure(replays).savefig(picture, dpi=160)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write into {folder}: {error}", "give another folder with --out"
-        ) from None
-    return [str(picture), *written]
+    written = [folder / "timeline.png"]
+    figure(replays).savefig(written[0], dpi=160)
+    for name, replay in replays.items():
+        written.append(folder / f"events-{name.replace(' ', '-')}.jsonl")
+        _log(replay.events).save(written[-1])
+    return [str(path) for path in written]
 
 
 def _log(events: Sequence[Event]) -> EventLog:
@@ -106,9 +107,7 @@ def figure(replays: Mapping[str, Replay]):
             axes.broken_barh(lane.decode, (line + 0.08, 0.84), color=colour, lw=0)
             axes.broken_barh(lane.prefill, (line + 0.08, 0.84), color=PREFILL, lw=0)
         summary = replay.summarise()
-        axes.set_title(
-            f"{name.capitalize()} batching", loc="left", fontsize=12, fontweight="bold", pad=7
-        )
+        axes.set_title(_title(name), loc="left", fontsize=12, fontweight="bold", pad=7)
         if summary.tokens_per_s and summary.ttft_p95_s is not None:
             axes.set_title(
                 f"{summary.tokens_per_s:,.0f} tokens/s      "
@@ -139,3 +138,9 @@ def figure(replays: Mapping[str, Replay]):
         columnspacing=1.4,
     )
     return drawn
+
+
+def _title(name: str) -> str:
+    """`static 16` in words."""
+    policy, _, size = name.partition(" ")
+    return f"{policy.capitalize()} batching" + (f", {size} at a time" if size else "")

@@ -75,6 +75,7 @@ def replay(
     - `minserve replay --exact --requests 32`: tokens are the same bits under every policy
     """
     from minserve.cli import bench
+    from minserve.cli.picture import make_folder
 
     names = bench.choose("policy", policies, bench.POLICIES)
     if prefix not in bench.PREFIX:
@@ -86,6 +87,7 @@ def replay(
     if requests is not None and requests < 1:
         raise ConfigError(f"{requests} requests", "ask for at least 1")
     sizes = bench.sizes_up_to(max_running, batch_size)
+    make_folder(to)
     if not 0 < load < 100 or (rate is not None and rate <= 0):
         raise ConfigError(f"load {load}, rate {rate}", "use positive values")
     with _Bar() as bar:
