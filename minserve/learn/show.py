@@ -90,6 +90,17 @@ def _steps(report: Report, suite: Suite) -> list[tuple[str, str, str]]:
     return result
 
 
+def _to_tell(report: Report) -> list[Verdict]:
+    """What went wrong; one error that breaks many rules is told once."""
+    told, result = set(), []
+    for verdict in report.verdicts:
+        cause = (verdict.what, verdict.line)
+        if verdict.state in WRONG and not (verdict.state == CRASHED and cause in told):
+            result.append(verdict)
+        told.add(cause)
+    return result
+
+
 def _details(verdict: Verdict) -> list[str]:
     lines = [verdict.what]
     if verdict.line:
@@ -103,9 +114,7 @@ def as_text(report: Report, suite: Suite) -> str:
     lines += [f"  {problem}" for problem in report.problems]
     if len(suite.steps) > 1 and report.verdicts:
         lines += [f"  {sign} {step:10} {state}" for step, sign, state in _steps(report, suite)]
-    for verdict in report.verdicts:
-        if verdict.state not in WRONG:
-            continue
+    for verdict in _to_tell(report):
         lines += ["", f"{SIGNS[verdict.state]} {verdict.invariant}" if verdict.invariant else ""]
         lines += [f"    {line}" for line in verdict.example]
         lines += [f"  {line}" for line in _details(verdict)]
@@ -138,9 +147,7 @@ def as_html(report: Report, suite: Suite) -> str:
             for step, sign, state in _steps(report, suite)
         )
         body.append(f'<div style="margin-top:.3em">{items}</div>')
-    for verdict in report.verdicts:
-        if verdict.state in WRONG:
-            body.append(_verdict_html(verdict))
+    body += map(_verdict_html, _to_tell(report))
     if report.printed:
         body.append("Your code printed:" + _pre(report.printed))
     body += [f'<div style="margin-top:.3em">{escape(note)}</div>' for note in report.notes]

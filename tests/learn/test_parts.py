@@ -180,7 +180,7 @@ def test_exception_is_shown_at_its_line_and_not_raised(capsys):
     report = part("kv_bytes_per_token", cell(text)["estimate"])
     first = report.verdicts[0]
     assert (first.state, first.line, first.code) == (CRASHED, 4, "layers = config.layers")
-    assert "(line 4: layers = config.layers)" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("(line 4: layers = config.layers)") == 1
 
 
 @pytest.mark.parametrize(
