@@ -28,7 +28,7 @@ def test_unknown_name_is_an_attribute_error():
 
 def test_every_error_is_a_minserve_error_with_one_line_and_a_hint():
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    assert len(kinds) == 10
+    assert len(kinds) == 11
     for kind in kinds:
         error = kind("max_tokens is 0", hint="ask for at least 1 token")
         assert isinstance(error, errors.MinserveError)
