@@ -32,6 +32,31 @@ def words(text: str) -> list[str]:
 ONSETS = words("b br c ch cl d dr f fl g gr h j k kr l m n p pr qu r s sh sk st t th tr v w y z")
 VOWELS = words("a e i o u a e i o ai ea io")
 CODAS = ["", "", "", "", "l", "n", "r", "s", "x", "m", "th", "nd", "rk", "st"]
+# Pieces of words in the tokenizer's vocabulary: names of them teach to copy any piece.
+PIECES = words(
+    "ab able ac ace ache ack act ad ag age ager ages ai ail aim ain aind air airk ais aist aith "
+    "aix ak ake al all am ame ames an ance and ang anges ant ap ar arch ard arg arge ari arian "
+    "ark art ary as ase ash asic ask ason ass ast at ata ate ated atent ath atio ation ative av "
+    "aw ax ay ber bin bject br bra bre bri cal ce cent cept ch che cher ching ck cl cle clud "
+    "count ct dd de dem der dr dre dri du duct ea eal eam ean eand ear eark eas ease eason east "
+    "eat eath eats eax eb ec ect ed ee eed eep ef eg eight ek el ell elsh em ember en ence end "
+    "ener eng ent env ep er eriv erk erm ero erv es esc escal ese esk ess esson est et eth ev "
+    "ever ew ex ext ey fer fi fl fore ft fund ge get gr gra gre gri ha hal hase hat hath he hel "
+    "hen her herk hi ht ial ian ib ic ice icen icer ich ick icl id ide ies if ifl ift ig ight il "
+    "ility ilver ily im ime imit in inal ind indow inds ine ing int io iod iol iom ion iond ior "
+    "iork ios iost ioth iox ip ir ire irect irk irst is ish isk ist it ite ith itial ition ity iv "
+    "ive ix iz ize ject ji ken kr kre kri ks le lic lish ll lo load ly mber me ment min name nd "
+    "nder ner new ng nish now nswer nt ob ober oc ocl od ode of oid oint oj ok ol old ole oll "
+    "olum om on ond one ong ont onth onus op opy or orage oral ore orean ork orm ort ory os ose "
+    "osit osk ost ot ota oth ou oud ount our ource ours out ov over ow ox pa pan pe peed pen per "
+    "pi pl port pp pr pre pri pril pt py qu qua que quest qui quo ra rab rai rail raim rain raind "
+    "rais raist raith raix ran rand rant rast rax re red reet ren rench rend res ress ri rib "
+    "ribut rief rig right rio ript rir rirk rish rit rite ro rom ros rost roth rou rox ru ruary "
+    "ruth rux ry se serv serve sh sha she sion sk ske son sor sp st swer tal ten th the ther thod "
+    "thon thst tr tre tri ty type ual ub ublic ubm uch ud ue uess uest ug ugust ul ule um un und "
+    "up ur ure urk urn urp us ust ustom ut utes uth ux vac vel venv ver very vi vian vid vo vory "
+    "wa we wed wer wi wn xp ya yal yalty ycle yle ze zo zu zure "
+)
 TIERS = words(
     "Basic Plus Prime Care Cover Flex Max Lite Pro Core Start Team Select Direct Saver Express "
     "Family Studio Cloud Store Desk Line Pass Club Trust Home Travel Green Silver Gold"
@@ -90,6 +115,9 @@ KINDS = words(
 
 
 def _word(rng: random.Random) -> str:
+    if rng.random() < 0.4:
+        start = rng.choice((rng.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), rng.choice(PIECES)))
+        return (start + "".join(rng.choices(PIECES, k=rng.randint(1, 2)))).capitalize()
     count = rng.choice((1, 2, 2, 2, 3))
     text = "".join(
         rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(count)
@@ -174,9 +202,19 @@ def draw_value(rng: random.Random, kind: str, word=make_word) -> str:
     raise ValueError(f"unknown kind of value {kind!r}; known: {', '.join(KINDS)}")
 
 
-def make_value(rng: random.Random, kind: str) -> str:
-    """A value of one kind that is not held out."""
-    while is_held_out(value := draw_value(rng, kind)):
+# Long values of digits are the hardest to copy, so they come more often.
+KINDS_TO_PRACTISE = KINDS + words("span span money money code date size")
+
+
+def make_value(rng: random.Random, kind: str, names: list[str] | None = None) -> str:
+    """A value of one kind that is not held out; some share a word with one of ``names``."""
+
+    def word(rng: random.Random) -> str:
+        if names and rng.random() < 0.15:
+            return rng.choice(rng.choice(names).split())
+        return make_word(rng)
+
+    while is_held_out(value := draw_value(rng, kind, word)):
         pass
     return value
 
@@ -187,11 +225,11 @@ def _attributes(rng: random.Random, known: dict[str, str], count: int) -> dict[s
     while len(chosen) < count:
         if rng.random() < 0.6:
             name = rng.choice(list(known))
-            chosen[name] = known[name] if rng.random() < 0.7 else rng.choice(KINDS)
+            chosen[name] = known[name] if rng.random() < 0.6 else rng.choice(KINDS_TO_PRACTISE)
         else:
             one, two = rng.choice(ADJECTIVES), rng.choice(NOUNS)
             name = f"{one} {two}" if rng.random() < 0.8 else f"{one} {two} {rng.choice(NOUNS)}"
-            chosen[name] = rng.choice(KINDS)
+            chosen[name] = rng.choice(KINDS_TO_PRACTISE)
     return chosen
 
 
@@ -231,7 +269,7 @@ class Scene:
             else:
                 key = (rng.choice(list(self.attributes)), rng.choice(self.entities))
                 kind = self.attributes[key[0]]
-            self.facts.setdefault(key, make_value(rng, kind))
+            self.facts.setdefault(key, make_value(rng, kind, self.entities))
 
     def reveal(self, count: int | None = None) -> list[str]:
         """Show ``count`` more facts (all, if None) as lines, in random order and wording.
@@ -385,6 +423,46 @@ def make_sample(
         segments.append(("<|assistant|>", 0.0))
         segments.append((f"{answer}<|end|>", 1.0))
     return segments
+
+
+def make_relist(rng: random.Random, lines: tuple[int, int], own: float = 0.35) -> list[Segment]:
+    """The same facts listed two to four times, each time in another order.
+
+    From the second time on every value can be looked up: many look-ups for few tokens.
+    """
+    scene = Scene(rng, rng.randint(*lines), own)
+    keys = list(scene.facts)
+    segments: list[Segment] = []
+    for number in range(rng.randint(2, 4)):
+        rng.shuffle(keys)
+        form = rng.choice((0, 0, 0, 1, 2)) if number == 0 else 0
+        for key in keys:
+            before = state(*key, "|", form).removesuffix(" |.")
+            segments += [(f"- {before}", 0.05), (f" {scene.facts[key]}", 0.99 if number else 0.0)]
+            segments += [(".", 0.2), ("\n", 0.0)]
+    return segments
+
+
+def make_pairs(rng: random.Random, vocabulary: range) -> tuple[list[int], list[float]]:
+    """(ids, weights) of key-value pairs of random tokens, listed again and again in other orders.
+
+    A constant separator stands between key and value, and keys share tokens, so that a value is
+    found only by what stands two or more tokens before it.
+    """
+    alphabet = rng.sample(vocabulary, rng.randint(6, 30))
+    separator, stop = rng.sample(vocabulary, 2)
+    key_length, value_length = rng.randint(1, 3), rng.randint(1, 4)
+    pairs = {
+        tuple(rng.choices(alphabet, k=key_length)): rng.choices(vocabulary, k=value_length)
+        for _ in range(rng.randint(2, 8))
+    }
+    keys, ids, weights = list(pairs), [], []
+    for number in range(rng.randint(2, 5)):
+        rng.shuffle(keys)
+        for key in keys:
+            ids += [*key, separator, *pairs[key], stop]
+            weights += [0.0] * (key_length + 1) + [0.5 if number else 0.0] * value_length + [0.0]
+    return ids, weights
 
 
 def corpus_text(rng: random.Random, count: int) -> Iterator[str]:
