@@ -178,6 +178,19 @@ def test_a_shared_prefix_is_computed_once():
     check_output(again)
 
 
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_the_next_turn_of_a_chat_reuses_prompt_and_answer_of_the_one_before(policy):
+    engine = content_engine(policy(), num_blocks=30, block_size=2)
+    first = ask("first", DOCUMENT[:9], 8)
+    engine.submit(first, 0.0)
+    drain(engine)
+    second = ask("second", (*first.prompt_token_ids, *first.output_token_ids, 1, 2))
+    engine.submit(second, 0.0)
+    drain(engine)
+    assert second.num_cached_tokens == 16, "whole blocks of the 16 tokens that were computed"
+    check_output(second)
+
+
 @pytest.mark.parametrize("chunk", [2, 3, 64])
 def test_a_readmitted_request_computes_its_tokens_less_those_cached(chunk):
     policy = ContinuousBatching(token_budget=64, max_running=8, chunk_tokens=chunk)

@@ -61,6 +61,13 @@ def test_token_ids_are_hashed_in_full(one, step):
     assert block_hash(b"", (one, 0)) != block_hash(b"", (0, one)) or one == 0
 
 
+def test_the_same_tokens_after_another_prefix_have_a_key_of_their_own():
+    assert block_hash(b"a", (1, 2)) != block_hash(b"b", (1, 2))
+    _, cache = make()
+    table = store(cache, (1, 2, 1, 2))
+    assert find(cache, (1, 2, 1, 2, 3)) == table
+
+
 SCOPES = [("", ""), ("X", ""), ("", "X"), ("X", "X"), ("XX", ""), ("", "XX"), ("Y", "X")]
 
 
