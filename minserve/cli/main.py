@@ -14,6 +14,7 @@ import typer  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.models import models  # noqa: E402
+from minserve.cli.parts import parts  # noqa: E402
 from minserve.cli.replay import replay  # noqa: E402
 from minserve.cli.simulate import simulate  # noqa: E402
 from minserve.errors import MinserveError  # noqa: E402
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 for command in (estimate, generate, models, replay, simulate):
     app.command()(command)
+app.add_typer(parts, name="parts")
 
 
 def main() -> None:
