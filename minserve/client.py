@@ -49,6 +49,7 @@ class LocalClient:
         self._arriving: dict[str, list[tuple[Request, Listener]]] = {}
         self._served: dict[str, tuple[Request, Listener]] = {}
         self._is_stepping = False
+        self._is_pumping = False
         self._timer_s: float | None = None
         engine.log.listen(self._dispatch)
 
@@ -78,7 +79,7 @@ class LocalClient:
         except MinserveError as error:
             del self._served[request.id]
             return self._end(sent, FinishReason.ERROR, str(error))
-        self._pump()
+        self._pump_soon()
 
     def _cancel(self, request_id: str) -> None:
         if not self.engine.cancel(request_id, self.loop.clock.now_s()):
@@ -106,7 +107,14 @@ class LocalClient:
             request.status, request.finish_reason, request.error = Status.FINISHED, reason, why
         listener(Finished(self.loop.clock.now_s(), request.id, reason.value, 0, why))
 
+    def _pump_soon(self) -> None:
+        """Begin a step after whatever is due by now: who arrived in time is to be in it."""
+        if not (self._is_stepping or self._is_pumping):
+            self._is_pumping = True
+            self.loop.at(self.loop.clock.now_s(), self._pump)
+
     def _pump(self) -> None:
+        self._is_pumping = False
         if self._is_stepping:
             return
         now_s = self.loop.clock.now_s()
@@ -122,7 +130,7 @@ class LocalClient:
     def _finish_step(self) -> None:
         self._is_stepping = False
         self._or_fail_all(self.engine.finish_step, self.loop.clock.now_s())
-        self._pump()
+        self._pump_soon()
 
     def _or_fail_all(self, call: Callable[[float], Handle | None], now_s: float) -> Handle | None:
         try:
