@@ -2,6 +2,7 @@
 
     python data/models/evaluate_northstar_nano.py            # all questions: prints JSON
     python data/models/evaluate_northstar_nano.py --every 5  # a fifth of them, quicker
+    python data/models/evaluate_northstar_nano.py --vary     # policy and account, prompts varied
 
 Exact match by kind and corpus version, with the evidence in the prompt and without it.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
 from minserve.northstar.corpus import VERSIONS, Corpus, load_corpus  # noqa: E402
+from minserve.northstar.prompts import render_prompt, state  # noqa: E402
 from minserve.northstar.questions import (  # noqa: E402
     Question,
     is_correct,
@@ -111,12 +114,58 @@ def evaluate(folder: Path = MODEL, every: int = 1, failures: bool = False) -> di
     return result
 
 
+OTHER_SYSTEM = "Be brief. Use only the facts below. Say so when a fact is missing."
+
+
+def evaluate_varied(folder: Path = MODEL, every: int = 1, seed: int = 7) -> dict:
+    """Shares of exact answers to policy and account questions under v1, prompts varied.
+
+    One variation at a time: another order of the lines, no or another system prompt, the answer's
+    line alone, 14 lines (a tenant's others added), other wordings of the lines.
+    """
+    tokenizer, model = load(folder)
+    corpus, rng = load_corpus("v1"), random.Random(seed)
+    questions = [q for q in load_questions() if q.kind in ("policy", "account")][::every]
+    result = {"questions": len(questions)}
+
+    def lines(q: Question, variation: str) -> list[str]:
+        ids = list(q.evidence)
+        if variation == "one line":
+            ids = list(q.facts)
+        if variation == "14 lines":
+            others = [f.id for f in corpus.facts.values() if f.tenant == q.tenant and not f.user]
+            ids += rng.sample([i for i in others if i not in ids], 14 - len(ids))
+        if variation in ("other order", "14 lines"):
+            rng.shuffle(ids)
+        if variation != "other wording":
+            return corpus.lines(ids)
+        facts = [corpus.facts[i] for i in ids]
+        return [state(f.attribute, f.entity, f.value, rng.randrange(3)) for f in facts]
+
+    for variation in (
+        "as shipped", "other order", "no system prompt", "other system prompt", "one line",
+        "14 lines", "other wording",
+    ):  # fmt: skip
+        system = {"no system prompt": "", "other system prompt": OTHER_SYSTEM}.get(
+            variation, corpus.system_prompt
+        )
+        texts = [render_prompt(system, lines(q, variation), q.text) for q in questions]
+        answers = generate(tokenizer, model, texts, 40)
+        right = [is_correct(q, a, "v1") for q, a in zip(questions, answers, strict=True)]
+        result[variation] = round(sum(right) / len(right), 4)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--every", type=int, default=1, help="take each n-th question")
     parser.add_argument("--failures", action="store_true", help="list wrong answers too")
+    parser.add_argument("--vary", action="store_true", help="vary the prompts instead")
     args = parser.parse_args()
+    if args.vary:
+        print(json.dumps(evaluate_varied(args.model, args.every), indent=1))
+        return
     print(json.dumps(evaluate(args.model, args.every, args.failures), indent=1))
 
 

@@ -293,7 +293,16 @@ LEVELS = (
     dict(lines=(2, 6), turns=(3, 8), pairs=0.1, relist=0.3),
     dict(lines=(2, 8), turns=(2, 8), follow=0.2, system=0.2, relist=0.2),
     dict(lines=(2, 14), turns=(2, 8), follow=0.3, system=0.2, report=0.1, relist=0.05),
-    dict(lines=(2, 14), turns=(2, 8), follow=0.35, system=0.3, report=0.2, relist=0.05, pairs=0.05),
+    dict(
+        lines=(2, 14),
+        turns=(2, 8),
+        follow=0.35,
+        system=0.3,
+        report=0.2,
+        relist=0.05,
+        pairs=0.05,
+        long=0.12,
+    ),
 )
 
 
@@ -309,6 +318,8 @@ class Batches:
         """(ids, weight of predicting each id)."""
         level = dict(level)
         pairs, relist = level.pop("pairs", 0.0), level.pop("relist", 0.0)
+        if rng.random() < level.pop("long", 0.0):  # a long chat that adds evidence as it goes
+            level |= dict(lines=(12, 40), turns=(6, 14), follow=0.8)
         chance = rng.random()
         if chance < pairs:
             return tasks.make_pairs(rng, range(len(SPECIALS), CONFIG["vocab_size"]))
