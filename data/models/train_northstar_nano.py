@@ -382,7 +382,8 @@ def learning_rate(spent: float, minutes: float, step: int, decay: float) -> floa
 def make_optimizers(model: Nano, rate: float) -> list:
     """Muon (Jordan, 2024) for the matrices of the blocks, AdamW for the rest.
 
-    Measured here: after 200 steps AdamW alone stood at loss 3.2, this pair at 1.9.
+    Measured once, from a random start and on noisy batches: near step 230 AdamW alone stood at
+    loss 3.2, this pair at 1.9.
     """
     inner = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers" in n]
     outer = [p for n, p in model.named_parameters() if not (p.dim() == 2 and "layers" in n)]
