@@ -160,7 +160,9 @@ def _explain(report: dict, bytes_per_token: str | None, free: str | None) -> Non
     else:
         say(f"One token:    {per_token:,} bytes")
     if report.get("bytes_per_request") is None:
-        return say("Add --context and --free to see how many requests fit.")
+        return say(
+            f"Add --context{' and --free' if free is None else ''} to see how many requests fit."
+        )
     context = f"{report['context_tokens']:,} tokens"
     say(f"One request:  {report['bytes_per_request']:,} bytes   ({context})")
     if free is None:

@@ -15,7 +15,7 @@ def models(json: Json = False) -> None:
 
     - `minserve models`
 
-    - `minserve generate "Hello" --model smollm2` fetches SmolLM2 the first time
+    - fetching SmolLM2, the first time: `minserve generate "Hello" --model smollm2`
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

@@ -21,9 +21,9 @@ def show(context: typer.Context, json: Json = False) -> None:
 
     - `minserve parts`
 
-    - `minserve parts use block_pool reference` always unblocks a lesson
+    - to unblock a lesson: `minserve parts use block_pool reference`
 
-    - `minserve parts hint block_pool 3` gives pseudocode
+    - to see pseudocode: `minserve parts hint block_pool 3`
     """
     if context.invoked_subcommand:
         return

@@ -40,7 +40,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Of the traffic.")] = 0,
     json: Json = False,
 ) -> None:
-    """Replay Northstar traffic on a simulated executor: hours of traffic in seconds.
+    """Replay Northstar traffic on a simulated executor, several times faster than real time.
 
     The scheduler, the policies and the traffic are the real ones; only the duration of a step comes
     from a cost model instead of a computation. The result is the same on every machine. The costs
