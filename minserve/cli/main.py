@@ -51,6 +51,8 @@ def main() -> None:
             _fail("stopped", code=130)
         if hasattr(error, "format_message"):  # a usage error, of whichever click typer carries
             context = getattr(error, "ctx", None)
+            if not error.format_message():  # no command was given: its help has been shown
+                sys.exit(2)
             _fail(error.format_message(), f"see {context.command_path} --help" if context else "")
         if os.environ.get("MINSERVE_DEBUG"):
             raise

@@ -30,7 +30,7 @@ def replay(
     ] = "static,dynamic,continuous",
     prefix: Annotated[str, typer.Option(help="Prefix reuse: on, off or both.")] = "both",
     which: Annotated[
-        str, typer.Option("--set", help="timing, quality, or both: see below.")
+        str, typer.Option("--set", help="timing, quality, or both: see above.")
     ] = "both",
     load: Annotated[
         float, typer.Option(help="Arrivals, as a multiple of what continuous batching can serve.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 def predicted(guess: float | None, measured: float, what: str, close: float = 0.15) -> None:
     """Set a guess beside what was measured. `close` is the share within which it counts as near."""
-    if guess is None:
+    if not _is_number(guess):
         print(f"Measured: {measured:,g} {what}. (No guess yet: write one down before you run.)")
         return
     off = abs(guess - measured) / abs(measured) if measured else abs(guess)
@@ -17,8 +17,8 @@ def predicted(guess: float | None, measured: float, what: str, close: float = 0.
 
 def solved(answer: float | None, right: float, hint: str) -> None:
     """Say whether a worked figure is right, without giving the right one away."""
-    if answer is None:
-        print("Not yet: put your figure in, and run again.")
+    if not _is_number(answer):
+        print("Not yet: put your figure in, a plain number, and run again.")
     elif answer == right:
         print(f"{answer:,g}: right.")
     else:
@@ -31,10 +31,14 @@ def choose(quiz: str, answer: str | None) -> None:
     options = ", ".join(because)
     if answer is None:
         print(f"Not yet: choose one of {options}, and run again.")
-    elif (letter := answer.strip().lower()) not in because:
+    elif (letter := str(answer).strip().lower()) not in because:
         print(f"{answer!r} is none of {options}.")
     else:
         print(f"{'Yes' if letter == right else 'Not quite'}: {because[letter]}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 # Each: the right choice, and of every choice what it gets right or wrong.

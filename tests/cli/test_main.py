@@ -30,6 +30,12 @@ def test_help_lists_every_command(minserve):
     assert all(command in text for command in COMMANDS)
 
 
+def test_no_command_shows_help_and_no_empty_error(minserve):
+    ran = minserve("")
+    assert ran.code == 2 and "error:" not in ran.err
+    assert "estimate" in ran.out + ran.err
+
+
 def test_help_loads_no_torch():
     program = (
         "import sys; sys.argv = ['minserve', '--help']\n"

@@ -325,6 +325,12 @@ WRONG = {
             "copies_before_writing",
             "2 free",
         ),
+        "copies before it has the rest": (
+            "fresh = self.take(missing + len(shared))",
+            "fresh = self.take(len(shared)) + self.take(missing)",
+            "a_copy_needs_a_block",
+            "whatever raises must change nothing",
+        ),
         "counts nothing as used": (
             "class Pool(PoolBase):",
             "class Pool(PoolBase):\n        num_used = 0",

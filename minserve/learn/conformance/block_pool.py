@@ -402,6 +402,12 @@ def _a_copy_needs_a_block(make) -> None:
     why = "b's block is shared, its copy needs a block, and none is free"
     t.refuses(OutOfBlocks, "pool.append(b, num_held=1, num_new=1)", why)
 
+    t = Tried(make, 2, 2)
+    t.allocate("a", 1)
+    t.share("b", "a")
+    why = "b needs a copy and two more blocks, and one is free"
+    t.refuses(OutOfBlocks, "pool.append(b, num_held=1, num_new=4)", why)
+
 
 @rule(
     "share",
