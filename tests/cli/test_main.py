@@ -201,8 +201,8 @@ def test_replay_prints_one_table_and_the_same_figures_as_json(minserve, tmp_path
 @pytest.mark.slow
 def test_exact_mode_gives_identical_tokens_under_every_policy(minserve, tmp_path):
     ran = minserve(
-        "replay --requests 16 --exact --set timing --max-running 8 --json",
-        *("--batch-size", "8", "--out", str(tmp_path)),
+        "replay --requests 6 --exact --set timing --max-running 4 --json",
+        *("--batch-size", "4", "--out", str(tmp_path)),
     ).ok()
     assert ran.json["tokens_identical"]
     assert len(ran.json["rows"]) == 6
