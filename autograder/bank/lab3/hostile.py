@@ -8,6 +8,7 @@ loses what did not run, and the report says why.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from autograder.bank.lab3 import (
     AT_CANCEL,
@@ -26,6 +27,7 @@ from autograder.bank.lab3 import (
     solved,
 )
 
+ROOT = Path(__file__).resolve().parents[3]
 NOTEBOOK = f"{LAB}.ipynb"
 
 
@@ -118,7 +120,7 @@ sys.settrace(lambda frame, event, arg: None)
 READ_SOLUTION = f"""
 import glob, json, os
 found = []
-for root in ("/work", "/work/main", "/home", "/root", "/proc/1/root", "/proc/1/cwd", "..", ""):
+for root in ("{ROOT}", "{ROOT.parent}", "/home", "/root", "/proc/1/root", "/proc/1/cwd", "..", ""):
     found += glob.glob(root + "/solutions/{LAB}/*.ipynb")
     found += glob.glob(root + "/*/solutions/{LAB}/*.ipynb")
 for path in found:
@@ -441,7 +443,7 @@ HOSTILE = [
     ),
     Submission(
         "hostile: the notebook is a link to the solution",
-        lambda: {NOTEBOOK: f"/work/main/solutions/{LAB}/{NOTEBOOK}"},
+        lambda: {NOTEBOOK: f"{ROOT}/solutions/{LAB}/{NOTEBOOK}"},
         None,
         "unreadable",
         contains="symbolic link",
