@@ -20,7 +20,7 @@ class CostModel:
 
     `per_context_token_s` counts every cached token that a computed token attends to, which is what
     makes long prompts cost more than their length. The defaults are round figures of the size of
-    northstar-nano on two CPU cores; `minserve calibrate` is to measure them (see CHANGELOG).
+    northstar-nano on two CPU cores; they are not fitted to any machine.
     """
 
     per_step_s: float = 2e-3

@@ -419,12 +419,13 @@ class Scheduler:
                 return
 
     def _register(self, request: Request, first: int) -> None:
-        if self.prefix_cache is None:
-            return
         size = self.pool.block_size
+        end = request.num_computed_tokens // size
+        if self.prefix_cache is None or first == end:  # most decodes fill no block
+            return
         self._hash(request, request.num_computed_tokens)
         root = self._root(request)
-        for index in range(first, request.num_computed_tokens // size):
+        for index in range(first, end):
             tokens = request.tokens(index * size, (index + 1) * size)
             self.prefix_cache.register(
                 request.block_table, request.block_hashes, index, tokens, root
