@@ -73,11 +73,26 @@ class Preempted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """What the model thought of one token: its log-probability, and (token id, log-probability)
+    of the likeliest, in falling order.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TokensProduced(Event):
-    """The next output tokens of a request, in order."""
+    """The next output tokens of a request, in order, with their `logprobs` if it asked for them.
+
+    Of `num_draft_tokens` that speculation proposed, all but the last of these tokens were right.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    num_draft_tokens: int = 0
     kind: ClassVar[str] = "tokens"
 
 
@@ -110,6 +125,9 @@ def from_json(line: str) -> Event:
         if fields.pop("v") != VERSION:
             raise ValueError("another version")
         cls = KINDS[fields.pop("kind")]
+        if "logprobs" in fields:
+            each = fields["logprobs"]
+            fields["logprobs"] = [TokenLogprob(e["logprob"], _frozen(e["top"])) for e in each]
         return cls(**{name: _frozen(value) for name, value in fields.items()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataNotFound(

@@ -6,8 +6,9 @@ changed only by `minserve.scheduling.scheduler.Scheduler`. Everything else may r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import blake2b
 
 from minserve.errors import InvalidRequest
 
@@ -46,13 +47,42 @@ class Identity:
     roles: frozenset[str] = frozenset()
 
 
+MAX_CHOICES = 16
+MAX_LOGPROBS = 20
+_INFINITY = float("inf")
+# What each number may be: lowest, highest, and whether the lowest itself is allowed.
+_RANGES = {
+    "max_tokens": (1, _INFINITY, True),
+    "temperature": (0, 1e6, True),
+    "top_k": (0, _INFINITY, True),
+    "top_p": (0, 1, False),
+    "min_p": (0, 1, True),
+    "repetition_penalty": (0, 1e6, False),
+    "presence_penalty": (-2, 2, True),
+    "frequency_penalty": (-2, 2, True),
+    "min_tokens": (0, _INFINITY, True),
+    "logprobs": (0, MAX_LOGPROBS, True),
+    "n": (1, MAX_CHOICES, True),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How output tokens are chosen and when they stop.
 
-    `temperature == 0` is greedy. `top_k == 0` and `top_p == 1` switch those filters off. Noise is
-    a function of (`seed`, output position) alone, so batching, preemption and neighbours cannot
-    shift it. `max_tokens` counts output tokens.
+    `temperature == 0` is greedy. Noise is a function of (`seed`, output position) alone, so
+    batching, preemption, speculation and neighbours cannot shift it.
+
+    - `top_k` keeps the k likeliest (0: off), then `top_p` the likeliest of that much mass (1: off),
+      then `min_p` those at least that share as likely as the likeliest (0: off).
+    - `repetition_penalty` divides the positive and multiplies the negative logits of every token
+      of prompt and output (CTRL, Keskar 2019; 1: off). Of output tokens alone, `presence_penalty`
+      is taken off once and `frequency_penalty` once per occurrence (OpenAI; -2 to 2, 0: off).
+    - `max_tokens` and `min_tokens` count output tokens. Before `min_tokens` no end-of-sequence and
+      no stop token can be chosen; a stop string still ends the text.
+    - `logprobs` asks for the log-probability of each chosen token and of the so many likeliest
+      (None: off), as the model gave them: before penalties, temperature and filters.
+    - `n` choices are made of one prompt, which is computed once; see `Request.choice_ids`.
 
     Raises `InvalidRequest` for a value that has no meaning.
     """
@@ -65,18 +95,42 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0
+    logprobs: int | None = None
+    n: int = 1
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise InvalidRequest(f"max_tokens is {self.max_tokens}", "ask for at least 1 token")
-        if not 0 <= self.temperature < float("inf"):
-            raise InvalidRequest(f"temperature is {self.temperature}", "use 0 (greedy) or more")
-        if self.top_k < 0:
-            raise InvalidRequest(f"top_k is {self.top_k}", "use 0 (off) or a positive count")
-        if not 0 < self.top_p <= 1:
-            raise InvalidRequest(f"top_p is {self.top_p}", "use a value in (0, 1]")
+        for name, (low, high, is_low_allowed) in _RANGES.items():
+            value = getattr(self, name)
+            if value is None and name == "logprobs":
+                continue
+            if not (low < value <= high or (is_low_allowed and value == low)):
+                least = "from" if is_low_allowed else "above"
+                most = "" if high == _INFINITY else f", at most {high:g}"
+                raise InvalidRequest(f"{name} is {value}", f"use a value {least} {low}{most}")
+        if self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {self.min_tokens} and max_tokens {self.max_tokens}",
+                "ask for no more than may come",
+            )
         if "" in self.stop:
             raise InvalidRequest("a stop string is empty", "leave it out, or give some text")
+
+    @property
+    def has_penalties(self) -> bool:
+        """The tokens so far change what comes next beyond the model's own view of them."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+    def of_choice(self, index: int) -> SamplingParams:
+        """For one choice alone: the first keeps the seed, each other has one of its own."""
+        if index == 0:
+            return replace(self, n=1)
+        digest = blake2b(f"{self.seed}/{index}".encode(), digest_size=8).digest()
+        return replace(self, n=1, seed=int.from_bytes(digest, "little"))
 
 
 @dataclass(slots=True)
@@ -126,6 +180,9 @@ class Request:
     The tokens of a request are its prompt followed by its output. `num_computed_tokens` of them
     have their keys and values in the blocks of `block_table`; computing the last of them yields
     the next output token. Preemption sets `num_computed_tokens` to 0 and keeps the output.
+
+    A request for several choices is the first of them itself. Once its prompt is computed, the
+    others split off as requests of their own, which share its blocks: `choice_ids` names them all.
     """
 
     id: str
@@ -159,6 +216,11 @@ class Request:
         if not self.prompt_token_ids:
             raise InvalidRequest(f"request {self.id!r} has an empty prompt", "send some text")
         self.timeline = Timeline(self.arrival_s)
+
+    @property
+    def choice_ids(self) -> list[str]:
+        """The ids of all choices, in order: its own, then `id#1`, `id#2`, ..."""
+        return [self.id, *(f"{self.id}#{index}" for index in range(1, self.sampling.n))]
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from support import POLICIES, ask, content_engine, drain, small
 
 from minserve.errors import DataNotFound
-from minserve.events import KINDS, VERSION, EventLog, Finished, from_json, load, to_json
+from minserve.events import (
+    KINDS,
+    VERSION,
+    EventLog,
+    Finished,
+    TokenLogprob,
+    from_json,
+    load,
+    to_json,
+)
 
 VALUES = {
     "float": st.floats(allow_nan=False),
@@ -21,6 +30,13 @@ VALUES = {
     "tuple[int, ...]": st.lists(st.integers()).map(tuple),
     "tuple[tuple[str, int, int], ...]": st.lists(
         st.tuples(st.text(), st.integers(), st.integers())
+    ).map(tuple),
+    "tuple[TokenLogprob, ...]": st.lists(
+        st.builds(
+            TokenLogprob,
+            st.floats(allow_nan=False),
+            st.lists(st.tuples(st.integers(), st.floats(allow_nan=False))).map(tuple),
+        )
     ).map(tuple),
 }
 events = st.one_of(

@@ -18,13 +18,33 @@ nan = float("nan")
     [{"max_tokens": value} for value in (0, -1)]
     + [{"temperature": value} for value in (-0.1, float("inf"), nan)]
     + [{"top_k": -1}, {"stop": ("a", "")}]
-    + [{"top_p": value} for value in (0.0, -0.5, 1.01, nan)],
+    + [{"top_p": value} for value in (0.0, -0.5, 1.01, nan)]
+    + [{"min_p": value} for value in (-0.1, 1.1, nan)]
+    + [{"repetition_penalty": value} for value in (0.0, -1.0, nan)]
+    + [{f"{kind}_penalty": value} for kind in ("presence", "frequency") for value in (-2.1, 2.1)]
+    + [{"min_tokens": value} for value in (-1, 17)]
+    + [{"logprobs": value} for value in (-1, 21)]
+    + [{"n": value} for value in (0, 17)],
     ids=str,
 )
 def test_sampling_that_has_no_meaning_is_refused(wrong):
     with pytest.raises(InvalidRequest) as refusal:
         SamplingParams(**wrong)
     assert refusal.value.hint
+
+
+def test_what_is_just_allowed_is_accepted():
+    SamplingParams(min_p=1.0, presence_penalty=-2, frequency_penalty=2.0, logprobs=20, n=16)
+    SamplingParams(max_tokens=3, min_tokens=3, repetition_penalty=1e-3, logprobs=0, top_p=1)
+
+
+def test_every_choice_has_a_seed_of_its_own_and_the_first_that_of_the_request():
+    sampling = SamplingParams(seed=7, temperature=1.0, n=16)
+    seeds = [sampling.of_choice(k).seed for k in range(16)]
+    assert seeds[0] == 7 and len(set(seeds)) == 16
+    assert seeds == [sampling.of_choice(k).seed for k in range(16)]
+    assert {sampling.of_choice(k).n for k in range(16)} == {1}
+    assert ask("a", sampling={"n": 3}).choice_ids == ["a", "a#1", "a#2"]
 
 
 def test_an_empty_prompt_is_refused():

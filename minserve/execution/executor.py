@@ -6,9 +6,11 @@ launches a step, lets arrivals and cancellations happen while it is in flight, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from minserve.events import TokenLogprob
 from minserve.kv.blocks import BlockCopy
 from minserve.request import SamplingParams
 
@@ -21,6 +23,10 @@ class Row:
     `block_table[position // block_size]`, slot `position % block_size`. Positions before `start`
     are already in those blocks. If `sample` is set, the last token's logits yield the next token,
     number `output_position` of the request's output.
+
+    The last `num_draft_tokens` of `token_ids` are guesses of what the output goes on with. Then
+    every logit from before the first guess on yields a token, up to the first that contradicts
+    the guess after it; what was written for the guesses from there on is overwritten later.
     """
 
     request_id: str
@@ -31,6 +37,14 @@ class Row:
     output_position: int
     sampling: SamplingParams
     adapter: str = ""
+    num_draft_tokens: int = 0
+    history: tuple[int, ...] = ()
+    """Prompt and output tokens so far; only for sampling that has penalties."""
+
+    @property
+    def draft_token_ids(self) -> tuple[int, ...]:
+        """The guesses among `token_ids`."""
+        return self.token_ids[len(self.token_ids) - self.num_draft_tokens :]
 
     @property
     def num_context_tokens(self) -> int:
@@ -55,12 +69,23 @@ class StepPlan:
 class StepResult:
     """What came of each row, in the plan's order.
 
-    `token_ids[i]` are the output tokens of row i: one if it sampled, none if it did not (a list,
-    so that speculation may return several). `errors` maps a row's index to why it alone failed.
+    `token_ids[i]` are the output tokens of row i: none if it did not sample, else one, and one
+    more for each draft token that was right. `errors` maps a row's index to why it alone failed;
+    `logprobs` the index of a row that asks for them to those of each of its output tokens.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
     errors: dict[int, str]
+    logprobs: dict[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+
+
+def accepted(draft: Sequence[int], tokens: Sequence[int]) -> tuple[int, ...]:
+    """Those of `tokens` that stand, where `tokens[i + 1]` was computed on the guess `draft[i]`:
+    up to and including the first that differs from its guess, or all.
+    """
+    pairs = zip(draft, tokens, strict=False)
+    num_right = next((i for i, (guess, token) in enumerate(pairs) if guess != token), len(draft))
+    return tuple(tokens[: num_right + 1])
 
 
 class Handle(Protocol):
