@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's shapes over `minserve.service`, and who may ask it what."""
