@@ -1,4 +1,4 @@
-"""A random Llama checkpoint of a few thousand weights, and ways to drive an executor with it."""
+"""Random checkpoints of a few thousand weights, and ways to drive an executor with them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_checkpoint(folder: Path, seed: int = 0, **overrides) -> Path:
-    """A float32 Llama with a byte-level tokenizer, saved the way transformers saves one."""
+def write_checkpoint(
+    folder: Path, seed: int = 0, family: str = "Llama", **overrides
+) -> Path:
+    """A float32 model with a byte-level tokenizer, saved the way transformers saves one.
+
+    `family` is Llama, Mistral, Qwen2 or Qwen3; `overrides` go into its config.
+    """
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    import transformers
 
     settings = {
         "vocab_size": 300,
@@ -33,7 +38,13 @@ def write_checkpoint(folder: Path, seed: int = 0, **overrides) -> Path:
         "initializer_range": 0.1,  # far from uniform, so that an argmax is not a coin toss
     }
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**(settings | overrides)))
+    config = getattr(transformers, f"{family}Config")(**(settings | overrides))
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            # transformers begins with biases of 0 and norms of 1, which would hide a missing one.
+            if name.endswith("bias") or "q_norm" in name or "k_norm" in name:
+                weight.add_(torch.randn_like(weight) * 0.3)
     model.save_pretrained(folder)
     write_tokenizer(folder)
     return folder

@@ -140,7 +140,11 @@ class TorchExecutor:
     ) -> None:
         """Run the rows `good` of `rows`; fill in their `tokens` or `errors`."""
         batch = TokenBatch.of(
-            [rows[i] for i in good], self.block_size, self.decoder.attention, self.device
+            [rows[i] for i in good],
+            self.block_size,
+            self.decoder.attention,
+            self.device,
+            self.config.windows,
         )
         sampling = [n for n, i in enumerate(good) if rows[i].sample]
         last_tokens = batch.ends[sampling] - 1

@@ -515,8 +515,10 @@ class OneByOne:
     def __init__(self, attend: Callable) -> None:
         self.attend_one = attend
 
-    def lay_out(self, rows: Sequence[Any], block_size: int, device: str) -> list:
-        """Every token's block table and context length."""
+    def lay_out(
+        self, rows: Sequence[Any], block_size: int, device: str, window: int | None = None
+    ) -> list:
+        """Every token's block table and context length; the lessons' models have no window."""
         return [
             (list(row.block_table), position + 1)
             for row in rows

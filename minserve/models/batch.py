@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -19,20 +19,29 @@ class TokenBatch:
 
     token_ids, positions, slots: `[num_tokens]` int64. The keys and values of token i go to slot
     `slots[i]`, which is `block * block_size + offset`. ends: `[num_rows]` int64, one past the last
-    token of each row. layout: how the attention backend wants the rows.
+    token of each row. layouts: how the attention backend wants the rows, for each sliding window
+    that a layer of the model has (None: no window).
     """
 
     token_ids: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
     ends: torch.Tensor
-    layout: Any
+    layouts: Mapping[int | None, Any]
 
     @classmethod
     def of(
-        cls, rows: Sequence[Row], block_size: int, attention: Attention, device: str = "cpu"
+        cls,
+        rows: Sequence[Row],
+        block_size: int,
+        attention: Attention,
+        device: str = "cpu",
+        windows: Iterable[int | None] = (None,),
     ) -> TokenBatch:
-        """Lay out `rows`; each holds at least one token, and the blocks that it writes to."""
+        """Lay out `rows`; each holds at least one token, and the blocks that it writes to.
+
+        windows: the sliding window of each layer (`ModelConfig.windows`).
+        """
         positions = [p for row in rows for p in range(row.start, row.num_context_tokens)]
         slots = [
             row.block_table[p // block_size] * block_size + p % block_size
@@ -44,5 +53,5 @@ class TokenBatch:
             positions=torch.tensor(positions, device=device),
             slots=torch.tensor(slots, device=device),
             ends=torch.tensor([*accumulate(len(row.token_ids) for row in rows)], device=device),
-            layout=attention.lay_out(rows, block_size, device),
+            layouts={w: attention.lay_out(rows, block_size, device, w) for w in set(windows)},
         )

@@ -1,24 +1,26 @@
-"""One Llama-family decoder in plain torch, over a flat batch of tokens and a paged KV cache.
+"""One decoder for Llama, Mistral, Qwen2 and Qwen3: a flat batch of tokens over a paged KV cache.
 
-Every weight is a tensor, every layer three lines: project, attend, finish. The architecture is
-Llama's (Touvron et al. 2023): RMSNorm before each half, rotary positions (RoFormer, Su 2021),
-grouped-query attention (Ainslie 2023), a SwiGLU MLP (Shazeer 2020).
+Every layer is three lines: project, attend, finish. The architecture is Llama's (Touvron et al.
+2023): RMSNorm before each half, rotary positions (RoFormer, Su 2021), grouped-query attention
+(Ainslie 2023), a SwiGLU MLP (Shazeer 2020). What the others add is small, and `ModelConfig` says
+which of it there is: biases, a norm of queries and keys (Qwen3), a sliding window (Mistral).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
 from minserve.models.attention import Attention
 from minserve.models.attention.reference import PagedAttention
 from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
+from minserve.models.projection import Projection
+from minserve.models.rotary import rotary_table
 from minserve.models.weights import Weights
 
 
@@ -27,12 +29,14 @@ class Layer:
     """One decoder layer. Projections that read the same input are kept as one matrix."""
 
     config: ModelConfig
+    window: int | None  # tokens that a query looks at; None: all
     attention_norm: torch.Tensor  # [hidden]
-    qkv: torch.Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden]
-    out: torch.Tensor  # [hidden, num_heads * head_dim]
+    qkv: Projection  # hidden -> (num_heads + 2 * num_kv_heads) * head_dim
+    qk_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
+    out: Projection  # num_heads * head_dim -> hidden
     mlp_norm: torch.Tensor  # [hidden]
-    gate_up: torch.Tensor  # [2 * intermediate, hidden]
-    down: torch.Tensor  # [hidden, intermediate]
+    gate_up: Projection  # hidden -> 2 * intermediate
+    down: Projection  # intermediate -> hidden
 
     def project(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
         """Hidden states `[n, hidden]` to rotated queries `[n, num_heads, head_dim]`, rotated keys
@@ -40,9 +44,12 @@ class Layer:
         """
         c = self.config
         x = rms_norm(x, (c.hidden_size,), self.attention_norm, c.rms_norm_eps)
-        qkv = linear(x, self.qkv).view(len(x), -1, c.head_dim)
+        qkv = self.qkv(x).view(len(x), -1, c.head_dim)
         heads, kv_heads = c.num_attention_heads, c.num_kv_heads
         queries_keys, values = qkv.split([heads + kv_heads, kv_heads], 1)
+        if self.qk_norm is not None:
+            normed = rms_norm(queries_keys, (c.head_dim,), None, c.rms_norm_eps)
+            queries_keys = normed * self.qk_norm
         # Rotate by halves: roll swaps them, and the table's sines carry the sign.
         queries_keys = queries_keys * cos + queries_keys.roll(c.head_dim // 2, -1) * sin
         return *queries_keys.split([heads, kv_heads], 1), values
@@ -50,11 +57,10 @@ class Layer:
     def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Add what attention found, `[n, num_heads, head_dim]`, and then the MLP, to `x`."""
         c = self.config
-        x = x + linear(attended.flatten(1), self.out)
-        gate, up = linear(
-            rms_norm(x, (c.hidden_size,), self.mlp_norm, c.rms_norm_eps), self.gate_up
-        ).chunk(2, -1)
-        return x + linear(silu(gate) * up, self.down)
+        x = x + self.out(attended.flatten(1))
+        normed = rms_norm(x, (c.hidden_size,), self.mlp_norm, c.rms_norm_eps)
+        gate, up = self.gate_up(normed).chunk(2, -1)
+        return x + self.down(silu(gate) * up)
 
 
 class Decoder:
@@ -79,31 +85,42 @@ class Decoder:
         hidden, inner = c.hidden_size, c.intermediate_size
 
         def layer(i: int) -> Layer:
-            def w(name: str, *shape: int) -> torch.Tensor:
-                return take(f"model.layers.{i}.{name}.weight", *shape)
+            name = f"model.layers.{i}"
 
+            def norm(part: str, size: int) -> torch.Tensor:
+                return take(f"{name}.{part}.weight", size)
+
+            def projection(parts: dict[str, int], num_in: int, has_bias: bool) -> Projection:
+                """One matrix of the parts that read the same input; `parts` are output sizes."""
+                weights = [take(f"{name}.{p}.weight", n, num_in) for p, n in parts.items()]
+                biases = [take(f"{name}.{p}.bias", n) for p, n in parts.items() if has_bias]
+                return Projection(torch.cat(weights), torch.cat(biases) if has_bias else None)
+
+            qkv = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads}
+            qkv["self_attn.v_proj"] = kv_heads
+            qk_norm = None
+            if c.qk_norm:
+                q_norm = norm("self_attn.q_norm", c.head_dim).expand(c.num_attention_heads, -1)
+                k_norm = norm("self_attn.k_norm", c.head_dim).expand(c.num_kv_heads, -1)
+                qk_norm = torch.cat([q_norm, k_norm])
             return Layer(
                 config=c,
-                attention_norm=w("input_layernorm", hidden),
-                qkv=torch.cat(
-                    [
-                        w("self_attn.q_proj", heads, hidden),
-                        w("self_attn.k_proj", kv_heads, hidden),
-                        w("self_attn.v_proj", kv_heads, hidden),
-                    ]
+                window=c.windows[i],
+                attention_norm=norm("input_layernorm", hidden),
+                qkv=projection(qkv, hidden, c.qkv_bias),
+                qk_norm=qk_norm,
+                out=projection({"self_attn.o_proj": hidden}, heads, c.out_bias),
+                mlp_norm=norm("post_attention_layernorm", hidden),
+                gate_up=projection(
+                    {"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, c.mlp_bias
                 ),
-                out=w("self_attn.o_proj", hidden, heads),
-                mlp_norm=w("post_attention_layernorm", hidden),
-                gate_up=torch.cat(
-                    [w("mlp.gate_proj", inner, hidden), w("mlp.up_proj", inner, hidden)]
-                ),
-                down=w("mlp.down_proj", hidden, inner),
+                down=projection({"mlp.down_proj": hidden}, inner, c.mlp_bias),
             )
 
         self.embeddings = take("model.embed_tokens.weight", c.vocab_size, hidden)
         self.layers = [layer(i) for i in range(c.num_hidden_layers)]
         self.norm = take("model.norm.weight", hidden)
-        self.vocabulary = (
+        self.vocabulary = Projection(
             self.embeddings
             if c.tie_word_embeddings
             else take("lm_head.weight", c.vocab_size, hidden)
@@ -123,7 +140,7 @@ class Decoder:
         """Hidden states `[n, hidden]` to `[n, vocab]`."""
         c = self.config
         x = rms_norm(x, (c.hidden_size,), self.norm, c.rms_norm_eps)
-        return linear(x, self.vocabulary)
+        return self.vocabulary(x)
 
     @torch.inference_mode()
     def __call__(
@@ -143,7 +160,7 @@ class Decoder:
             q, k, v = self.by_tile(layer.project, x, cos, sin)
             keys.view(-1, *k.shape[1:]).index_copy_(0, batch.slots, k)
             values.view(-1, *v.shape[1:]).index_copy_(0, batch.slots, v)
-            attended = self.attention.attend(q, keys, values, batch.layout)
+            attended = self.attention.attend(q, keys, values, batch.layouts[layer.window])
             x = self.by_tile(layer.finish, x, attended)
         logits = self.by_tile(self.to_logits, x[wanted])
         return logits.float(), x.isfinite().all(-1)
@@ -151,18 +168,3 @@ class Decoder:
 
 def _all_at_once(function: Callable, *rows: torch.Tensor):
     return function(*rows)
-
-
-def rotary_table(config: ModelConfig, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and signed sines, `[length, head_dim]` float32, for positions 0 to `length` - 1."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents
-    if scaling := config.rope_scaling:
-        # Llama 3.1: slow waves are stretched, fast ones kept, those between blended.
-        low, high = scaling.low_freq_factor, scaling.high_freq_factor
-        turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
-        keep = ((turns - low) / (high - low)).clamp(0, 1)
-        frequencies = keep * frequencies + (1 - keep) * frequencies / scaling.factor
-    angles = torch.arange(length, dtype=torch.float32)[:, None] * frequencies
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)

@@ -5,11 +5,13 @@ order, and folded together by online softmax (Milakov 2018; FlashAttention, Dao 
 
     m' = max(m, max(s));  p = exp(s - m');  l' = l exp(m - m') + sum(p);  o' = o exp(m - m') + p V
 
-In a tile beyond the query's position s is -inf throughout, so p = 0, exp(m - m') = 1, and m, l and
-o stay as they are, to the bit. Every tensor has one fixed shape, so no library changes its order of
-summing: QUERY_TILE positions of one sequence form an item, a query's place in its item is its
-position modulo QUERY_TILE, and `items_at_once` items are computed together. Which of these an item
-comes to be is all that varies, and `minserve.models.invariant` checks that it does not matter.
+In a tile beyond the query's position, or before its sliding window, s is -inf throughout, so p = 0,
+exp(m - m') = 1, and m, l and o stay as they are, to the bit (m starts at the lowest finite number,
+not at -inf, so that m - m' is always a number). Every tensor has one fixed shape, so no library
+changes its order of summing: QUERY_TILE positions of one sequence form an item, a query's place in
+its item is its position modulo QUERY_TILE, and `items_at_once` items are computed together. Which
+of these an item comes to be is all that varies, and `minserve.models.invariant` checks that it does
+not matter.
 
 The same need in production: "Defeating nondeterminism in LLM inference" (He et al. 2025).
 """
@@ -58,7 +60,9 @@ class InvariantPagedAttention:
     def __init__(self, items_at_once: int = 8) -> None:
         self.items_at_once = items_at_once
 
-    def lay_out(self, rows: Sequence[Row], block_size: int, device: str) -> list[Items]:
+    def lay_out(
+        self, rows: Sequence[Row], block_size: int, device: str, window: int | None = None
+    ) -> list[Items]:
         """Cut the rows into items at multiples of QUERY_TILE positions."""
         num_tokens = sum(len(row.token_ids) for row in rows)
         items = []
@@ -74,7 +78,7 @@ class InvariantPagedAttention:
         items.sort(key=lambda item: item[2])
         step = self.items_at_once
         return [
-            _items(items[i : i + step], step, num_tokens, block_size, device)
+            _items(items[i : i + step], step, num_tokens, block_size, device, window)
             for i in range(0, len(items), step)
         ]
 
@@ -96,7 +100,7 @@ class InvariantPagedAttention:
         """Online softmax over the tiles; q is `[I, num_kv_heads, group, Q, head_dim]` float32."""
         shape = q.shape
         q = q.flatten(2, 3).contiguous()
-        top = q.new_full((*q.shape[:3], 1), -torch.inf)
+        top = q.new_full((*q.shape[:3], 1), torch.finfo(q.dtype).min)
         total = torch.zeros_like(top)
         out = torch.zeros_like(q)
         for slots, mask in zip(items.slots, items.mask, strict=True):
@@ -114,7 +118,14 @@ class InvariantPagedAttention:
         return (out / total).view(shape)
 
 
-def _items(items: list, items_at_once: int, num_tokens: int, block_size: int, device: str) -> Items:
+def _items(
+    items: list,
+    items_at_once: int,
+    num_tokens: int,
+    block_size: int,
+    device: str,
+    window: int | None,
+) -> Items:
     num_tiles = items[-1][2] // KV_TILE + 1
     source, target, positions, slots = [], [], [], []
     for tokens, first, last, blocks in items:
@@ -134,8 +145,11 @@ def _items(items: list, items_at_once: int, num_tokens: int, block_size: int, de
         slots.append([0] * (num_tiles * KV_TILE))
 
     slots = torch.tensor(slots, device=device).view(items_at_once, num_tiles, KV_TILE)
-    looks = torch.arange(num_tiles * KV_TILE, device=device)
-    looks = looks <= torch.tensor(positions, device=device)[..., None]  # [I, Q, tiles * KV_TILE]
+    keys = torch.arange(num_tiles * KV_TILE, device=device)
+    queries = torch.tensor(positions, device=device)[..., None]
+    looks = keys <= queries  # [I, Q, tiles * KV_TILE]
+    if window is not None:
+        looks &= keys > queries - window
     mask = torch.zeros(looks.shape, device=device).masked_fill(~looks, -torch.inf)
     mask = mask.view(items_at_once, QUERY_TILE, num_tiles, KV_TILE).permute(2, 0, 1, 3)
     return Items(
