@@ -35,9 +35,13 @@ def _cpu_name() -> str:
 
 
 class CpuUse:
-    """How much of the CPU other processes use from now on; unknown (None) outside Linux."""
+    """How much of the CPU other processes use from now on; unknown (None) outside Linux.
 
-    def __init__(self) -> None:
+    `children` counts child processes that have ended by then as one's own.
+    """
+
+    def __init__(self, children: bool = False) -> None:
+        self._children = children
         self._began = self._now()
 
     def others_share(self) -> float | None:
@@ -49,17 +53,20 @@ class CpuUse:
         cores = os.cpu_count() or 1
         return min(1.0, max(0.0, busy_s - own_s) / (wall_s * cores)) if wall_s > 0 else None
 
-    @staticmethod
-    def _now() -> tuple[float, float, float] | None:
+    def _now(self) -> tuple[float, float, float] | None:
         """Seconds that all cores were busy, that this process used, and on the wall."""
         try:
             line = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
             ticks_per_s = os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, AttributeError, IndexError):
             return None
+        spent = os.times()
+        own_s = spent.user + spent.system
+        if self._children:
+            own_s += spent.children_user + spent.children_system
         user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, line[1:])
         return (
             (user + nice + system + irq + softirq) / ticks_per_s,
-            time.process_time(),
+            own_s,
             time.perf_counter(),
         )

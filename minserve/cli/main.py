@@ -11,6 +11,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import typer  # noqa: E402
 
+from minserve.cli.benchmarks import benchmarks  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.models import models  # noqa: E402
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for command in (estimate, generate, models, replay, simulate):
     app.command()(command)
+app.add_typer(benchmarks, name="bench")
 app.add_typer(parts, name="parts")
 
 

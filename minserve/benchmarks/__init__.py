@@ -1,0 +1,1 @@
+"""Comparisons with other engines: same weights, same work, one process each, side by side."""

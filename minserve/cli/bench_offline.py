@@ -1,0 +1,174 @@
+"""`minserve bench offline`: tokens per second beside other engines, in one run."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from minserve.cli.console import Model, out, print_json, size
+
+
+def offline(
+    model: Model = "smollm2",
+    against: Annotated[
+        str, typer.Option(help="Peers, with commas: transformers, transformers-cb, vllm.")
+    ] = "",
+    peer_python: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=/path/to/python of a peer; transformers need none."),
+    ] = None,
+    workloads: Annotated[
+        str, typer.Option(help="Which of: single; 16x128/64; 16x512/64; 64 mixed. With semicolons.")
+    ] = "single;16x128/64;16x512/64;64 mixed",
+    repeats: Annotated[int, typer.Option(help="Runs of each; the median counts.")] = 3,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    threads: Annotated[int | None, typer.Option(help="By default one for each core.")] = None,
+    token_budget: Annotated[int, typer.Option(help="Our most tokens in a step.")] = 512,
+    max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
+    kv_tokens: Annotated[int, typer.Option(help="Tokens that our KV pool holds.")] = 32768,
+    seed: Annotated[int, typer.Option(help="Of the prompts.")] = 0,
+) -> None:
+    """Send a whole workload at once, and time it to the last token.
+
+    Prompts are random and share nothing; output lengths are forced; every engine has the same
+    weights, precision and threads, in a process of its own, and they take turns. The roofline is
+    measured in the same run. Which peers need which environment: docs/benchmarks.md.
+
+    Examples:
+
+    - `minserve bench offline --workloads "single;16x128/64"`
+
+    - `minserve bench offline --against transformers,vllm --peer-python
+      vllm=/opt/vllm/bin/python`
+
+    - `minserve bench offline --model nano --repeats 1`: seconds, to see what it prints
+    """
+    from minserve.benchmarks.offline import measure
+    from minserve.benchmarks.runner import PEERS
+    from minserve.benchmarks.workloads import workload
+    from minserve.cli.bench import choose
+    from minserve.cli.machine import QUIET_SHARE, CpuUse, describe
+    from minserve.errors import ConfigError
+    from minserve.models.config import ModelConfig
+    from minserve.models.registry import resolve
+    from minserve.models.weights import weight_files
+
+    if repeats < 1:
+        raise ConfigError(f"repeats is {repeats}", "use at least 1, and 3 for a figure to quote")
+    folder = resolve(model)
+    vocab_size = ModelConfig.from_folder(folder).vocab_size
+    works = [workload(name.strip(), vocab_size, seed) for name in workloads.split(";")]
+    settings = {
+        "model": str(folder),
+        "weights": [str(file) for file in weight_files(folder)],
+        "dtype": dtype,
+        "threads": threads or os.cpu_count() or 1,
+        "token_budget": token_budget,
+        "max_running": max_running,
+        "kv_tokens": kv_tokens,
+    }
+    names = choose("peer", against, tuple(PEERS)) if against else []
+    cpu = CpuUse(children=True)
+    console = out()
+    with console.status("") as status:
+        found, about, roofline = measure(
+            settings,
+            works,
+            _pythons(names, peer_python or []),
+            repeats,
+            lambda what: status.update(what),
+        )
+    others = cpu.others_share()
+    ours = {m.workload.name: m for m in found if m.engine == "minserve"}
+    rows = [_row(m, ours[m.workload.name], roofline) for m in found]
+    console.print(_table(rows, f"{model}, {dtype}, {settings['threads']} threads"))
+    floor_s = roofline["sum_of_weights_s"]
+    console.print(
+        f"Roofline of this run: copies {roofline['copy_bytes_per_s'] / 1e9:.1f} GB/s, float32 "
+        f"matrix products {roofline['matmul_flops'] / 1e9:.0f} GFLOP/s; summing the weights "
+        f"({size(roofline['weight_bytes'])}) takes {1000 * floor_s:.1f} ms, the least that a "
+        f"single-stream token can take."
+    )
+    if others is not None and others > QUIET_SHARE:
+        console.print(
+            f"[yellow]Others used {others:.0%} of the CPU meanwhile: no verdict.[/yellow] "
+            "Stop them and run it again."
+        )
+    print_json(
+        {
+            "machine": describe(),
+            "model": model,
+            "settings": {k: v for k, v in settings.items() if k not in ("model", "weights")},
+            "engines": about,
+            "results": rows,
+            "roofline": roofline,
+            "others_cpu_share": others,
+        }
+    )
+
+
+def _pythons(names: list[str], given: list[str]) -> dict[str, str]:
+    """The Python of each peer. Raises `ConfigError`."""
+    import sys
+
+    from minserve.errors import ConfigError
+
+    pythons = {}
+    for item in given:
+        name, equals, path = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--peer-python {item!r}", "give NAME=/path/to/python")
+        pythons[name] = path
+    for name in names:
+        if name == "vllm" and name not in pythons:
+            raise ConfigError(
+                "vllm needs an environment of its own",
+                "--peer-python vllm=/path/to/venv/bin/python; see docs/benchmarks.md",
+            )
+        pythons.setdefault(name, sys.executable)
+    return {name: pythons[name] for name in names}
+
+
+def _row(measured, ours, roofline: dict[str, Any]) -> dict[str, Any]:
+    last = measured.results[-1]
+    row = {
+        "workload": measured.workload.name,
+        "engine": measured.engine,
+        "median_s": measured.median_s,
+        "times_s": measured.times_s,
+        "tokens_per_s": measured.tokens_per_s,
+        "ours_over_theirs": ours.tokens_per_s / measured.tokens_per_s,
+        "peak_rss_bytes": measured.peak_rss_bytes,
+        "same_tokens": measured.agreement(ours),
+    }
+    if measured.workload.name == "single":
+        step_s = measured.median_s / measured.workload.num_output_tokens
+        row["token_over_weights_sum"] = step_s / roofline["sum_of_weights_s"]
+    return row | {k: last[k] for k in ("num_steps", "step_times_s") if k in last}
+
+
+def _table(rows: list[dict[str, Any]], title: str):
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for heading in ("workload", "engine"):
+        made.add_column(heading, no_wrap=True)
+    for heading in ("seconds", "tokens/s", "minserve is", "peak memory", "same tokens", "of floor"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        ratio = row["ours_over_theirs"]
+        floor = row.get("token_over_weights_sum")
+        made.add_row(
+            row["workload"],
+            row["engine"],
+            f"{row['median_s']:.2f}",
+            f"{row['tokens_per_s']:,.1f}",
+            "-" if row["engine"] == "minserve" else f"{ratio:.2f} x",
+            size(row["peak_rss_bytes"]),
+            f"{row['same_tokens']:.0%}",
+            f"{floor:.2f} x" if floor else "-",
+        )
+    return made

@@ -1,0 +1,14 @@
+"""`minserve bench`: the measurements behind every figure that the documentation quotes."""
+
+from __future__ import annotations
+
+import typer
+
+from minserve.cli.bench_offline import offline
+
+benchmarks = typer.Typer(
+    name="bench",
+    help="Measure this machine: each command prints a table, and JSON on its last line.",
+    no_args_is_help=True,
+)
+benchmarks.command()(offline)
