@@ -306,7 +306,7 @@ class World:
             are_valid = all(
                 type(block) is int
                 and 0 <= block < self.num_blocks
-                and self.pool.references(block) == 1
+                and self.pool.num_references(block) == 1
                 and block not in seen
                 for block in blocks
             )

@@ -69,7 +69,7 @@ class BlockPool:
         """Blocks needed to hold `num_tokens` tokens: the division, rounded up."""
         return -(-num_tokens // self.block_size)
 
-    def references(self, block: int) -> int:
+    def num_references(self, block: int) -> int:
         """How many block tables hold `block`."""
         return self._references[block]
 

@@ -187,7 +187,7 @@ class PrefixCache:
         return is_same_place and entry.token_ids == tuple(token_ids)
 
     def _is_evictable(self, entry: _Entry) -> bool:
-        return entry.num_children == 0 and self.pool.references(entry.block) == 0
+        return entry.num_children == 0 and self.pool.num_references(entry.block) == 0
 
     def _unused(self, block: int) -> None:
         self._ticks += 1

@@ -72,6 +72,11 @@ class PoolBase:
         """Blocks that can be had right now."""
         return self.num_free
 
+    def num_references(self, block: int) -> int:
+        """How many tables hold a block, if the pool counts them in `references`; else 1."""
+        references = getattr(self, "references", None)
+        return references[block] if isinstance(references, list) else 1
+
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks needed to hold `num_tokens` tokens: the division, rounded up."""
         return -(-num_tokens // self.block_size)

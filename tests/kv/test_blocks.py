@@ -13,7 +13,7 @@ from minserve.kv.blocks import BlockPool
 
 def state(pool: BlockPool, *tables: list[int]):
     """Everything observable, to show that a refused call changed nothing."""
-    references = [pool.references(block) for block in range(pool.num_blocks)]
+    references = [pool.num_references(block) for block in range(pool.num_blocks)]
     return pool.num_free, pool.num_used, pool.num_cached, references, [list(t) for t in tables]
 
 

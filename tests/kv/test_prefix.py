@@ -126,7 +126,7 @@ def test_an_equal_block_is_kept_once():
     first = store(cache, (1, 2, 3, 4))
     second = store(cache, (1, 2, 3, 4))
     assert first == second
-    assert pool.num_used == 2 and pool.references(first[0]) == 2
+    assert pool.num_used == 2 and pool.num_references(first[0]) == 2
     pool.check_integrity([first, second])
 
 

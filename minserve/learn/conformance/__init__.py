@@ -82,6 +82,8 @@ KEPT, BROKEN, CRASHED, NOT_YET, WAITING, STOPPED = (
     "stopped",
 )
 
+CRASH_HINT = "Mend this error first: whether the rule holds could not be seen."
+
 
 def suite_of(part: str) -> Suite:
     """The suite of a part; each lives in the module of its name."""
@@ -96,10 +98,12 @@ def examine(
 ) -> list[Verdict]:
     """Try every rule on `candidate`. Steps behind one that is not in order only wait for it.
 
+    A fault that breaks several rules of a step in the same words is told once; the rest wait.
     `source_file` is the file name under which the candidate was compiled: an exception is shown at
     its line there. `on_rule` is told of each rule before it is tried.
     """
     verdicts: list[Verdict] = []
+    told: set[str] = set()
     in_order = True
     for step in suite.steps:
         rules = [rule for rule in suite.rules if rule.step == step]
@@ -108,8 +112,12 @@ def examine(
             continue
         for rule in rules:
             on_rule(rule)
-            verdicts.append(_try(rule, candidate, source_file))
-            if verdicts[-1].state == NOT_YET:
+            verdict = _try(rule, candidate, source_file)
+            if verdict.what and verdict.what in told:
+                verdict = Verdict(step, rule.name, rule.invariant, WAITING)
+            told.add(verdict.what)
+            verdicts.append(verdict)
+            if verdict.state == NOT_YET:
                 break
         in_order = all(v.state == KEPT for v in verdicts)
     return verdicts
@@ -118,7 +126,7 @@ def examine(
 def _try(rule: Rule, candidate: Any, source_file: str) -> Verdict:
     def verdict(state: str, what: str = "", example: Sequence[str] = (), line: int = 0) -> Verdict:
         code = linecache.getline(source_file, line).strip() if line else ""
-        hint = "" if state in (KEPT, NOT_YET) else rule.hint
+        hint = rule.hint if state == BROKEN else CRASH_HINT if state == CRASHED else ""
         return Verdict(
             rule.step, rule.name, rule.invariant, state, what, tuple(example), hint, line, code
         )
@@ -131,9 +139,18 @@ def _try(rule: Rule, candidate: Any, source_file: str) -> Verdict:
         return verdict(NOT_YET, line=line_in(error, source_file))
     except Exception as error:  # whatever a learner's code raises, it is shown and not passed on
         example = getattr(error, "minserve_example", ())
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        what = _say(error)
         return verdict(CRASHED, what, example, line_in(error, source_file))
     return verdict(KEPT)
+
+
+def returned(value: Any) -> str:
+    """What a function gave back, in words: None is nearly always a missing `return`."""
+    return "None: is a `return` missing?" if value is None else repr(value)
+
+
+def _say(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def line_in(error: BaseException, source_file: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from minserve.errors import BlockError, MinserveError, OutOfBlocks
 from minserve.kv.blocks import BlockCopy
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
 
 RULES: list[Rule] = []
 
@@ -54,7 +54,7 @@ class Tried:
         copies = self._must(lambda: self.pool.append(table, held, new))
         self.lines[-1] += f"   # {name} is now {table}"
         if copies is None or not isinstance(copies, (list, tuple)):
-            self.fail(f"append returns {copies!r}: it must return a list of copies, often empty")
+            self.fail(f"a list of copies is wanted, often empty; append returns {returned(copies)}")
         return list(copies)
 
     def share(self, name: str, of: str) -> list[int]:
@@ -113,7 +113,7 @@ class Tried:
 
     def _new_table(self, name: str, table: Any) -> list[int]:
         if not isinstance(table, list):
-            self.fail(f"a table must be a list of block ids; this is {table!r}")
+            self.fail(f"a table must be a list of block ids; this is {returned(table)}")
         self.tables[name] = table
         return table
 

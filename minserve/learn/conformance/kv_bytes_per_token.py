@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from numbers import Integral
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
 from minserve.models.config import ModelConfig
 
 Estimate = Callable[[ModelConfig, int], int]
@@ -49,7 +49,8 @@ def _expect(estimate: Estimate, shape: tuple[int, ...], bytes_per_value: int, wh
         error.minserve_example = tuple(example)
         raise
     if isinstance(result, bool) or not isinstance(result, Integral):
-        raise BrokenRule(f"a whole number of bytes (an int) is wanted; this is {result!r}", example)
+        what = f"a whole number of bytes (an int) is wanted; this is {returned(result)}"
+        raise BrokenRule(what, example)
     if result != right:
         raise BrokenRule(f"{why}: {right:,} bytes expected, not {result:,}", example)
 
@@ -58,7 +59,8 @@ def _returns_a_whole_number(estimate: Estimate) -> None:
     example = ["kv_bytes_per_token(config, bytes_per_value=2)"]
     result = estimate(config_of(1, 1, 1, 2, 2), 2)
     if isinstance(result, bool) or not isinstance(result, Integral):
-        raise BrokenRule(f"a whole number of bytes (an int) is wanted; this is {result!r}", example)
+        what = f"a whole number of bytes (an int) is wanted; this is {returned(result)}"
+        raise BrokenRule(what, example)
 
 
 def _a_key_and_a_value(estimate: Estimate) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
 
 Attend = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
 GARBAGE = 50.0  # what slots hold that nobody may look at
@@ -53,7 +53,7 @@ class _Case:
             error.minserve_example = tuple(self.lines)
             raise
         if not isinstance(out, Tensor) or out.shape != self.query.shape:
-            found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else repr(out)
+            found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else returned(out)
             self.fail(f"a tensor of shape {list(self.query.shape)} is wanted, not {found}")
         before = (self.query, self.key_cache, self.value_cache)
         if not all(map(torch.equal, given, before)):
@@ -77,10 +77,19 @@ class _Case:
         """The candidate's answer must be the oracle's, but for rounding."""
         out, right = self.run(attend), self.oracle()
         if not torch.allclose(out.double(), right, rtol=1e-3, atol=1e-4):
-            self.fail(f"{why}: {_short(right)} expected, got {_short(out)}")
+            self.fail(f"{why}: {_difference(right, out)}")
 
     def fail(self, what: str) -> None:
         raise BrokenRule(what, self.lines)
+
+
+def _difference(right: Tensor, out: Tensor) -> str:
+    """Both results if they are short, else the number that is furthest off, and where it is."""
+    if right.numel() <= 6:
+        return f"{_short(right)} expected, got {_short(out)}"
+    head, place = divmod(int((right - out).abs().argmax()), right.shape[-1])
+    wanted, got = right[head, place].item(), out[head, place].item()
+    return f"head {head}, place {place}: {wanted:.3f} expected, got {got:.3f}"
 
 
 def _short(tensor: Tensor) -> str:
