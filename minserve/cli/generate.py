@@ -26,6 +26,9 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")
     ] = False,
+    adapter: Annotated[
+        str | None, typer.Option(help="A LoRA adapter (PEFT folder) to run with: NAME=FOLDER.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     blocks: Annotated[
         int | None, typer.Option(help="KV blocks of 16 tokens; by default as many as it needs.")
@@ -63,7 +66,8 @@ def generate(
     else:
         messages = [{"role": "system", "content": system}] if system else []
         token_ids = tokenizer.encode_chat([*messages, {"role": "user", "content": text}])
-    request = Request("generate", tuple(token_ids), sampling)
+    adapters = _adapter(adapter)
+    request = Request("generate", tuple(token_ids), sampling, adapter="".join(adapters))
     _check_context(request, folder)
 
     from minserve.engine import Engine
@@ -71,7 +75,12 @@ def generate(
 
     began_s = time.perf_counter()
     needed = -(-request.max_total_tokens // 16)
-    executor = TorchExecutor(folder, num_blocks=needed if blocks is None else blocks, dtype=dtype)
+    executor = TorchExecutor(
+        folder,
+        num_blocks=needed if blocks is None else blocks,
+        dtype=dtype,
+        adapters=adapters,
+    )
     loaded_s = time.perf_counter()
     detokenizer = tokenizer.detokenizer(sampling.stop)
     pieces: list[str] = []
@@ -96,6 +105,18 @@ def generate(
 
         raise MinserveError(f"generation failed: {request.error}")
     _report(request, "".join(pieces), model, dtype, loaded_s - began_s, started_s, json)
+
+
+def _adapter(text: str | None) -> dict[str, str]:
+    """NAME=FOLDER as the executor takes it."""
+    from minserve.errors import ConfigError
+
+    if text is None:
+        return {}
+    name, is_given, folder = text.partition("=")
+    if not (name and is_given and folder):
+        raise ConfigError(f"--adapter {text!r} is not NAME=FOLDER", "such as --adapter tone=./tone")
+    return {name: folder}
 
 
 def _check_context(request, folder) -> None:

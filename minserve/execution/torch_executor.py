@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -13,6 +15,7 @@ from minserve.errors import ConfigError
 from minserve.execution.executor import Row, StepPlan, StepResult
 from minserve.execution.memory import keep_freed_memory
 from minserve.kv.estimate import KVShape
+from minserve.models import lora
 from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
 from minserve.models.decoder import Decoder
@@ -46,6 +49,7 @@ class TorchExecutor:
         dtype: float32, bfloat16 or float16, of weights, activations and KV cache.
         device: A torch device: `cpu`, `cuda`.
         max_model_len: The longest sequence served; at most, and by default, what the model knows.
+        adapters: LoRA adapters to load, names to PEFT folders; see `load_adapter`.
 
     Raises `ConfigError` for a bad setting, and whatever loading a model raises.
     """
@@ -60,6 +64,7 @@ class TorchExecutor:
         device: str = "cpu",
         batch_invariant: bool = False,
         max_model_len: int | None = None,
+        adapters: Mapping[str, str | os.PathLike] | None = None,
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ConfigError(
@@ -89,6 +94,9 @@ class TorchExecutor:
         )
         if batch_invariant:
             make_invariant(self.decoder)
+        self.adapters: frozenset[str] = frozenset()
+        for name, adapter_folder in (adapters or {}).items():
+            self.load_adapter(name, adapter_folder)
         # Zeros, not empty: attention multiplies masked values by 0, and 0 * NaN is NaN.
         self.kv_cache = torch.zeros(
             self.config.num_hidden_layers,
@@ -106,6 +114,14 @@ class TorchExecutor:
         """Bytes that torch holds for the KV cache."""
         return self.kv_cache.untyped_storage().nbytes()
 
+    def load_adapter(self, name: str, folder: str | os.PathLike) -> None:
+        """Let requests choose the LoRA adapter in `folder` by `Request.adapter == name`.
+
+        Between steps. Raises as `minserve.models.lora.load_adapter` does, and then keeps nothing.
+        """
+        lora.load_adapter(self.decoder, name, folder)
+        self.adapters |= {name}
+
     def launch(self, plan: StepPlan, now_s: float) -> FinishedStep:
         """Copy blocks, compute every row, sample. Rows that cannot be computed fail alone."""
         for copy in plan.copies:
@@ -113,8 +129,13 @@ class TorchExecutor:
         errors = {i: why for i, row in enumerate(plan.rows) if (why := self._refusal(row))}
         good = [i for i in range(len(plan.rows)) if i not in errors]
         tokens: list[tuple[int, ...]] = [()] * len(plan.rows)
-        if good:
-            self._compute(plan.rows, good, tokens, errors)
+        # Rows of one adapter lie side by side, so that each adapter is one segment of the batch.
+        good.sort(key=lambda i: plan.rows[i].adapter)
+        # NOTE: a segment's length would decide how its sums are made, so a batch-invariant step
+        # takes one adapter at a time, in the same tiles as everything else.
+        apart = (lambda i: plan.rows[i].adapter) if self.batch_invariant else (lambda i: None)
+        for _, group in groupby(good, key=apart):
+            self._compute(plan.rows, list(group), tokens, errors)
         return FinishedStep(plan, StepResult(tuple(tokens), errors))
 
     def collect(self, handle: FinishedStep) -> StepResult:
@@ -126,8 +147,9 @@ class TorchExecutor:
             return f"a token id is outside the model's vocabulary of {self.config.vocab_size}"
         if row.num_context_tokens > self.max_model_len:
             return f"position {row.num_context_tokens - 1} is beyond {self.max_model_len} tokens"
-        if row.adapter:
-            return f"adapter {row.adapter!r} is not loaded"
+        if row.adapter and row.adapter not in self.adapters:
+            loaded = ", ".join(sorted(self.adapters)) or "none"
+            return f"adapter {row.adapter!r} is not loaded (loaded: {loaded})"
         return None
 
     @torch.inference_mode()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
 
 from minserve.execution.executor import Row
 from minserve.models.attention import Attention
+from minserve.models.projection import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class TokenBatch:
     token_ids, positions, slots: `[num_tokens]` int64. The keys and values of token i go to slot
     `slots[i]`, which is `block * block_size + offset`. ends: `[num_rows]` int64, one past the last
     token of each row. layouts: how the attention backend wants the rows, for each sliding window
-    that a layer of the model has (None: no window).
+    that a layer of the model has (None: no window). segments: the tokens of each adapter; where
+    all rows have the same, its slice has no ends, and holds for any part of the batch as well.
     """
 
     token_ids: torch.Tensor
@@ -28,6 +30,7 @@ class TokenBatch:
     slots: torch.Tensor
     ends: torch.Tensor
     layouts: Mapping[int | None, Any]
+    segments: tuple[Segment, ...] = ()
 
     @classmethod
     def of(
@@ -53,5 +56,19 @@ class TokenBatch:
             positions=torch.tensor(positions, device=device),
             slots=torch.tensor(slots, device=device),
             ends=torch.tensor([*accumulate(len(row.token_ids) for row in rows)], device=device),
+            segments=_segments(rows),
             layouts={w: attention.lay_out(rows, block_size, device, w) for w in set(windows)},
         )
+
+
+def _segments(rows: Sequence[Row]) -> tuple[Segment, ...]:
+    """Neighbouring rows of one adapter are one segment; rows without one are in none."""
+    segments, begin = [], 0
+    for adapter, group in groupby(rows, key=lambda row: row.adapter):
+        end = begin + sum(len(row.token_ids) for row in group)
+        if adapter:
+            segments.append(Segment(adapter, slice(begin, end)))
+        begin = end
+    if len(segments) == 1 and segments[0].tokens == slice(0, begin):
+        return (Segment(segments[0].adapter, slice(None)),)
+    return tuple(segments)

@@ -8,8 +8,9 @@ which of it there is: biases, a norm of queries and keys (Qwen3), a sliding wind
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from minserve.models.attention import Attention
 from minserve.models.attention.reference import PagedAttention
 from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
-from minserve.models.projection import Projection
+from minserve.models.projection import Projection, Segment
 from minserve.models.rotary import rotary_table
 from minserve.models.weights import Weights
 
@@ -38,13 +39,19 @@ class Layer:
     gate_up: Projection  # hidden -> 2 * intermediate
     down: Projection  # intermediate -> hidden
 
-    def project(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    def project(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        segments: Sequence[Segment] = (),
+    ):
         """Hidden states `[n, hidden]` to rotated queries `[n, num_heads, head_dim]`, rotated keys
         and values `[n, num_kv_heads, head_dim]`.
         """
         c = self.config
         x = rms_norm(x, (c.hidden_size,), self.attention_norm, c.rms_norm_eps)
-        qkv = self.qkv(x).view(len(x), -1, c.head_dim)
+        qkv = self.qkv(x, segments).view(len(x), -1, c.head_dim)
         heads, kv_heads = c.num_attention_heads, c.num_kv_heads
         queries_keys, values = qkv.split([heads + kv_heads, kv_heads], 1)
         if self.qk_norm is not None:
@@ -54,13 +61,15 @@ class Layer:
         queries_keys = queries_keys * cos + queries_keys.roll(c.head_dim // 2, -1) * sin
         return *queries_keys.split([heads, kv_heads], 1), values
 
-    def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def finish(
+        self, x: torch.Tensor, attended: torch.Tensor, segments: Sequence[Segment] = ()
+    ) -> torch.Tensor:
         """Add what attention found, `[n, num_heads, head_dim]`, and then the MLP, to `x`."""
         c = self.config
-        x = x + self.out(attended.flatten(1))
+        x = x + self.out(attended.flatten(1), segments)
         normed = rms_norm(x, (c.hidden_size,), self.mlp_norm, c.rms_norm_eps)
-        gate, up = self.gate_up(normed).chunk(2, -1)
-        return x + self.down(silu(gate) * up)
+        gate, up = self.gate_up(normed, segments).chunk(2, -1)
+        return x + self.down(silu(gate) * up, segments)
 
 
 class Decoder:
@@ -92,9 +101,11 @@ class Decoder:
 
             def projection(parts: dict[str, int], num_in: int, has_bias: bool) -> Projection:
                 """One matrix of the parts that read the same input; `parts` are output sizes."""
-                weights = [take(f"{name}.{p}.weight", n, num_in) for p, n in parts.items()]
-                biases = [take(f"{name}.{p}.bias", n) for p, n in parts.items() if has_bias]
-                return Projection(torch.cat(weights), torch.cat(biases) if has_bias else None)
+                parts = {f"{name}.{part}": size for part, size in parts.items()}
+                weights = [take(f"{part}.weight", n, num_in) for part, n in parts.items()]
+                biases = [take(f"{part}.bias", n) for part, n in parts.items() if has_bias]
+                bias = torch.cat(biases) if has_bias else None
+                return Projection(torch.cat(weights), bias, parts)
 
             qkv = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads}
             qkv["self_attn.v_proj"] = kv_heads
@@ -136,6 +147,11 @@ class Decoder:
         with Weights(folder, dtype, device) as weights:
             return cls(ModelConfig.from_folder(folder), weights, **options)
 
+    def projections(self) -> Iterator[Projection]:
+        """The projections of every layer: what adapters may change."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+
     def to_logits(self, x: torch.Tensor) -> torch.Tensor:
         """Hidden states `[n, hidden]` to `[n, vocab]`."""
         c = self.config
@@ -157,11 +173,11 @@ class Decoder:
         x = embedding(batch.token_ids, self.embeddings)
         cos, sin = self.cos[batch.positions, None], self.sin[batch.positions, None]
         for layer, (keys, values) in zip(self.layers, kv_cache, strict=True):
-            q, k, v = self.by_tile(layer.project, x, cos, sin)
+            q, k, v = self.by_tile(partial(layer.project, segments=batch.segments), x, cos, sin)
             keys.view(-1, *k.shape[1:]).index_copy_(0, batch.slots, k)
             values.view(-1, *v.shape[1:]).index_copy_(0, batch.slots, v)
             attended = self.attention.attend(q, keys, values, batch.layouts[layer.window])
-            x = self.by_tile(layer.finish, x, attended)
+            x = self.by_tile(partial(layer.finish, segments=batch.segments), x, attended)
         logits = self.by_tile(self.to_logits, x[wanted])
         return logits.float(), x.isfinite().all(-1)
 
