@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import tokenizers
 
 from minserve.errors import ConfigError, InvalidRequest, ModelNotFound
 from minserve.models.config import ModelConfig
-from minserve.output import Detokenizer
+from minserve.output import REPLACEMENT, Detokenizer
 
 
 class Tokenizer:
@@ -55,6 +55,17 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`; bytes that are no character become U+FFFD."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for: UTF-8, but perhaps only a part of a character."""
+        text = self.decode([token_id], skip_special_tokens=False)
+        if REPLACEMENT not in text:
+            return text.encode()
+        name = self._tokenizer.id_to_token(token_id)
+        if len(name) == 6 and name.startswith("<0x"):  # a byte token of sentencepiece
+            return bytes.fromhex(name[3:5])
+        byte_of = _byte_level_alphabet()
+        return bytes(map(byte_of.get, name)) if set(name) <= set(byte_of) else text.encode()
 
     def detokenizer(self, stop: Sequence[str] = ()) -> Detokenizer:
         """A fresh incremental detokenizer for one request."""
@@ -131,6 +142,15 @@ class Tokenizer:
                 f"the chat template in {self.folder} does not parse: {error}",
                 "fetch the model again",
             ) from None
+
+
+@cache
+def _byte_level_alphabet() -> dict[str, int]:
+    """Which byte each character of a byte-level token stands for (GPT-2, 2019)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 def _settings(folder: Path) -> dict[str, Any]:

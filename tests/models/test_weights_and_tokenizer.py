@@ -100,6 +100,13 @@ def test_text_survives_and_matches_transformers(tiny_folder):
     assert ours.eos_token_ids == {299}
 
 
+def test_bytes_of_tokens_join_to_the_text_whatever_they_split(tiny_folder):
+    tokenizer = Tokenizer(tiny_folder)
+    for text in (TEXT, "né à 日本 🎉🎉", "\ufffd"):
+        token_ids = tokenizer.encode(text)
+        assert b"".join(map(tokenizer.token_bytes, token_ids)).decode() == text
+
+
 def test_detokenizer_streams_what_decode_gives(tiny_folder):
     tokenizer = Tokenizer(tiny_folder)
     detokenizer = tokenizer.detokenizer(stop=["1234"])
