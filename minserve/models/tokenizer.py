@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,7 @@ class Tokenizer:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        file = self.folder / "tokenizer.json"
-        if not file.is_file():
-            raise ModelNotFound(
-                f"there is no tokenizer.json in {self.folder}",
-                "give a folder with a fast tokenizer; transformers' save_pretrained writes one",
-            )
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises bare Exception for damaged files
-            raise ModelNotFound(f"cannot read {file}: {error}", "fetch the model again") from None
+        self._tokenizer = _read(self.folder)
         self._settings = _settings(self.folder)
 
     @property
@@ -45,12 +37,18 @@ class Tokenizer:
         """The tokens that end a generation, from the model's config."""
         return ModelConfig.from_folder(self.folder).eos_token_ids
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`. Special tokens written in it are recognised, as they are elsewhere.
+    def encode(
+        self, text: str, add_special_tokens: bool = True, allow_special: bool = True
+    ) -> list[int]:
+        """Token ids of `text`.
 
         `add_special_tokens` adds what the tokenizer puts around a text, such as a first token.
+        `allow_special` lets special tokens that are written in the text be such, as they are
+        elsewhere; set it to False for text from people that you do not trust, who could otherwise
+        write a chat turn in somebody else's name.
         """
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        tokenizer = self._tokenizer if allow_special else self._plain
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`; bytes that are no character become U+FFFD."""
@@ -102,8 +100,52 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
-        """Token ids of `messages`, ready for the model to answer. See `apply_chat_template`."""
-        return self.encode(self.apply_chat_template(messages, tools), add_special_tokens=False)
+        """Token ids of `messages`, ready for the model to answer. See `apply_chat_template`.
+
+        Special tokens come from the template alone: `<|im_start|>` in a message, or anywhere in
+        `tools`, is text like any other. Which roles may be used is for the caller to decide.
+        """
+        said = {"messages": list(messages), "tools": tools}
+        everything = "".join(_strings(said))
+        # A character that nobody used marks where a special token was written: mark, its id, mark.
+        mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in everything)
+
+        def hide(text: str) -> str:
+            return self._any_special.sub(lambda m: f"{mark}{self._special_ids[m[0]]}{mark}", text)
+
+        text = self.apply_chat_template(**_map_strings(hide, said))
+        written = [self._special_ids[special] for special in self._any_special.findall(text)]
+        if mark not in text:
+            ids = self.encode(text, add_special_tokens=False)
+            # A normaliser may still make a special token of something that only looked like one.
+            if [i for i in ids if i in self._special_ids.values()] == written:
+                return ids
+        names = {str(i): special for special, i in self._special_ids.items()}
+        pieces = [
+            re.sub(f"{mark}([0-9]+){mark}", lambda m: names[m[1]], piece)
+            for piece in self._any_special.split(text)
+        ]
+        ids = self.encode(pieces[0], add_special_tokens=False, allow_special=False)
+        for special, piece in zip(written, pieces[1:], strict=True):
+            ids += [special, *self.encode(piece, add_special_tokens=False, allow_special=False)]
+        return ids
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """The same, but special tokens in a text are text."""
+        tokenizer = _read(self.folder)
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    @cached_property
+    def _special_ids(self) -> dict[str, int]:
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: i for i, token in added.items() if token.special and token.content}
+
+    @cached_property
+    def _any_special(self) -> re.Pattern:
+        longest_first = sorted(self._special_ids, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     @cached_property
     def _special_tokens(self) -> dict[str, str]:
@@ -151,6 +193,42 @@ def _byte_level_alphabet() -> dict[str, int]:
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
     return alphabet | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+def _read(folder: Path) -> tokenizers.Tokenizer:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ModelNotFound(
+            f"there is no tokenizer.json in {folder}",
+            "give a folder with a fast tokenizer; transformers' save_pretrained writes one",
+        )
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception for damaged files
+        raise ModelNotFound(f"cannot read {file}: {error}", "fetch the model again") from None
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in nested lists and mappings, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from _strings(pair)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def _map_strings(change: Callable[[str], str], value: Any) -> Any:
+    """A copy of `value` with every string in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_map_strings(change, k): _map_strings(change, v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_strings(change, item) for item in value]
+    return value
 
 
 def _settings(folder: Path) -> dict[str, Any]:
