@@ -128,7 +128,7 @@ class Scheduler:
         num_before = len(self._requests)
         may_admit = True
         for running, waiting in self._groups():
-            shown = waiting[: self.lookahead] if may_admit else []
+            shown = self.ordering.shown(waiting, self.lookahead) if may_admit else []
             snapshot = self._snapshot(running, shown, now_s)
             decision = self.policy.decide(snapshot)
             self._check(decision, snapshot)
