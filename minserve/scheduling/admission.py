@@ -31,6 +31,8 @@ from minserve.scheduling.rates import DecayingRatio, Rates
 INF = float("inf")
 LOOK_EVERY_S = 0.05
 """How often the ladder looks at the signals."""
+MAX_PROMISE_S = 60.0
+"""The longest that others' return can put off one's own: a flood is not to close the service."""
 ONLINE = frozenset(WorkloadClass) - OFFLINE
 
 
@@ -136,6 +138,8 @@ class Load:
     expected_output_share: float
     rates: Rates
     rung: Rung
+    promised_tokens: Mapping[WorkloadClass, float] = field(default_factory=dict)
+    """Tokens of those turned away who have been told to be back by the time this much drains."""
     quota: Quota = NO_QUOTA
     account_unfinished: int = 0
     bucket: TokenBucket | None = None
@@ -221,14 +225,16 @@ class AdmissionPolicy:
         count, limit = load.num_unfinished.get(kind, 0), int(budget.max_requests * share)
         if count and count >= limit:
             wait_s = load.service_s(request) * (count - limit + 1) / count
+            wait_s += load.promised_tokens.get(kind, 0.0) / rate
             return Refuse(wait_s, f"{count} {kind} requests are unfinished", "queue_full", True)
         over = queued + tokens - budget.max_queued_tokens * share
+        ahead = load.promised_tokens.get(kind, 0.0)
         if queued and over > 0:  # NOTE: an empty queue takes any request, or it could never run
             why = f"{queued} {kind} tokens are waiting"
-            return Refuse(min(over, queued) / rate, why, "queue_full", True)
+            return Refuse((min(over, queued) + ahead) / rate, why, "queue_full", True)
         if load.kv_pressure > budget.max_kv_pressure:
             why = f"{load.kv_pressure:.0%} of the KV cache is in use"
-            return Refuse(max(queued, tokens) / rate, why, "kv_pressure", True)
+            return Refuse((max(queued, tokens) + ahead) / rate, why, "kv_pressure", True)
         return None
 
     def _deadline(self, request: Request, load: Load) -> Refuse | None:
@@ -247,6 +253,7 @@ class AdmissionPolicy:
         return Refuse(wait_s, why, "rate_limited")
 
 
+_PROMISING = frozenset({"queue_full", "kv_pressure"})
 _DEFERRABLE = frozenset({"too_many_requests", "queue_full", "kv_pressure", "rate_limited"})
 
 
@@ -300,6 +307,8 @@ class Admission:
         self._queue: dict[str, _Entry] = {}
         self._queued_tokens = dict.fromkeys(WorkloadClass, 0)
         self._num_unfinished = dict.fromkeys(WorkloadClass, 0)
+        self._promised = dict.fromkeys(WorkloadClass, 0.0)
+        self._promised_s = 0.0
         self._accounts: dict[str, _Account] = {}
         self._output_share = DecayingRatio(1.0)
         self._kv_pressure = 0.0
@@ -327,6 +336,8 @@ class Admission:
             decision = self.policy.decide(request, load)
             if isinstance(decision, Admit):
                 self._enter(request, held, load.tokens(request))
+            elif isinstance(decision, Refuse) and decision.code in _PROMISING:
+                self._promised[request.workload_class] += load.tokens(request)
             return decision
 
     def leave(self, request_id: str) -> None:
@@ -355,6 +366,7 @@ class Admission:
     # -- from here on the lock is held
 
     def _load(self, now_s: float, quota: Quota = NO_QUOTA, account: _Account | None = None) -> Load:
+        self._let_promises_drain(now_s)
         return Load(
             now_s,
             dict(self._queued_tokens),
@@ -363,10 +375,18 @@ class Admission:
             self._output_share.value,
             self.rates,
             self.rung,
+            dict(self._promised),
             quota,
             account.num_unfinished if account else 0,
             account.bucket if account else None,
         )
+
+    def _let_promises_drain(self, now_s: float) -> None:
+        """So that those who were turned away together do not all return together."""
+        rate, past_s = self.rates.tokens_per_s, max(0.0, now_s - self._promised_s)
+        self._promised_s = max(now_s, self._promised_s)
+        for kind, tokens in self._promised.items():
+            self._promised[kind] = min(max(0.0, tokens - rate * past_s), rate * MAX_PROMISE_S)
 
     def _account(self, name: str, quota: Quota, now_s: float) -> _Account:
         account, rate = self._accounts.setdefault(name, _Account()), quota.tokens_per_s
