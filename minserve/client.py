@@ -40,12 +40,14 @@ class LocalClient:
     for other threads.
 
     Nobody is left waiting: if the executor fails, or the policy or a listener raises, every
-    request ends with an error. What is a bug and not a lost executor goes on out of `loop.run`.
+    request ends with an error. What is a bug and not a lost executor goes on out of `loop.run`;
+    for a lost executor `failure` says why.
     """
 
     def __init__(self, engine: Engine, loop: EventLoop) -> None:
         self.engine = engine
         self.loop = loop
+        self.failure: str | None = None
         self._arriving: dict[str, list[tuple[Request, Listener]]] = {}
         self._served: dict[str, tuple[Request, Listener]] = {}
         self._is_stepping = False
@@ -135,7 +137,8 @@ class LocalClient:
     def _or_fail_all(self, call: Callable[[float], Handle | None], now_s: float) -> Handle | None:
         try:
             return call(now_s)
-        except ExecutorFailed:
+        except ExecutorFailed as error:
+            self.failure = str(error)
             return None  # every request has had its error event
         except BaseException as error:
             self.engine.fail_all(str(error), now_s)

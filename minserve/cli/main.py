@@ -14,9 +14,11 @@ import typer  # noqa: E402
 from minserve.cli.benchmarks import benchmarks  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
+from minserve.cli.keys import keys  # noqa: E402
 from minserve.cli.models import models  # noqa: E402
 from minserve.cli.parts import parts  # noqa: E402
 from minserve.cli.replay import replay  # noqa: E402
+from minserve.cli.serve import serve  # noqa: E402
 from minserve.cli.simulate import simulate  # noqa: E402
 from minserve.errors import MinserveError  # noqa: E402
 
@@ -31,9 +33,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (estimate, generate, models, replay, simulate):
+for command in (estimate, generate, models, replay, serve, simulate):
     app.command()(command)
 app.add_typer(benchmarks, name="bench")
+app.add_typer(keys, name="keys")
 app.add_typer(parts, name="parts")
 
 

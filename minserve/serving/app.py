@@ -1,0 +1,146 @@
+"""The routes: OpenAI's API and its neighbours. Each is a few lines over `calls` and `Server`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+import minserve
+from minserve.serving.calls import Caller
+from minserve.serving.errors import ApiError
+from minserve.serving.gate import Gate
+from minserve.serving.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    ErrorBody,
+    TokenizeRequest,
+    of_validation,
+)
+from minserve.serving.server import Server
+
+PUBLIC = ("/health", "/ready", "/version")
+MAX_DEADLINE_MS = 86_400_000
+
+
+def create_app(server: Server) -> FastAPI:
+    """The ASGI application of `server`; it starts and stops the engine with its lifespan."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI):
+        server.start()
+        yield
+        server.stop()
+
+    app = FastAPI(
+        title="minserve",
+        version=minserve.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
+    )
+    app.state.server = server
+    app.add_middleware(Gate, server=server, public=PUBLIC)
+    app.add_exception_handler(ApiError, lambda request, error: _response(error))
+    app.add_exception_handler(
+        RequestValidationError,
+        lambda request, error: _response(of_validation(error.errors(), error.body)),
+    )
+    app.add_exception_handler(HTTPException, _of_http)
+    _add_generation(app, server)
+    _add_tokens(app, server)
+    _add_state(app, server)
+    return app
+
+
+def _response(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body, error.status, error.headers)
+
+
+def _of_http(request: Request, error: HTTPException) -> JSONResponse:
+    messages = {
+        404: f"there is no {request.url.path} here",
+        405: f"{request.url.path} does not take {request.method}",
+    }
+    response = _response(ApiError(error.status_code, messages.get(error.status_code, error.detail)))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _caller(request: Request) -> Caller:
+    """Raises `ApiError` for a deadline that is none."""
+    state, deadline = request.scope["state"], request.headers.get("x-deadline-ms")
+    if deadline is None:
+        return Caller(state["principal"], state["began_s"])
+    if not deadline.isascii() or not deadline.isdigit() or not 0 < int(deadline) <= MAX_DEADLINE_MS:
+        raise ApiError(400, f"x-deadline-ms must be 1 to {MAX_DEADLINE_MS}", param="x-deadline-ms")
+    deadline_s = state["began_s"] + int(deadline) / 1000
+    return Caller(state["principal"], state["began_s"], deadline_s)
+
+
+def _add_generation(app: FastAPI, server: Server) -> None:
+    answers = {200: {"description": "JSON, or server-sent events if `stream` is true"}}
+
+    @app.post("/v1/chat/completions", responses=answers, response_class=Response)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        return server.reply(await server.calls.chat(body, _caller(request)))
+
+    @app.post("/v1/completions", responses=answers, response_class=Response)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        return server.reply(await server.calls.completion(body, _caller(request)))
+
+
+def _add_tokens(app: FastAPI, server: Server) -> None:
+    model = server.model
+
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        return await server.calls.tokenize(body)
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+        model.check(body.model)
+        token_ids = server.calls.check_tokens(body.tokens, "tokens")
+        return {"prompt": model.tokenizer.decode(token_ids, skip_special_tokens=False)}
+
+
+def _add_state(app: FastAPI, server: Server) -> None:
+    cards = {name: server.model.card(name) for name in server.model.names}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [cards[server.model.names[0]]]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        server.model.check(name)
+        return cards[name]
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": minserve.__version__}
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        await server.check_alive()
+        return {"status": "ok"}
+
+    @app.get("/ready")
+    async def ready() -> dict[str, str]:
+        if server.is_draining:
+            raise ApiError(503, "the server is shutting down", code="shutting_down")
+        await server.check_alive()
+        return {"status": "ready"}
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics(request: Request) -> Response:
+        if not request.scope["state"]["principal"].is_operator:
+            raise ApiError(403, "metrics are for keys with the role `operator`")
+        return Response("", media_type="text/plain; version=0.0.4")

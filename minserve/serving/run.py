@@ -1,0 +1,123 @@
+"""Running the server: its socket, its signals, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from minserve.errors import ConfigError
+from minserve.serving.errors import ApiError
+from minserve.serving.gate import is_loopback
+from minserve.serving.server import Server
+
+log = logging.getLogger("minserve.server")
+
+SEND_BUFFER_BYTES = 1 << 16
+"""How much of an answer may lie in this process for a client that does not read."""
+
+
+def bind(host: str, port: int, has_keys: bool) -> socket.socket:
+    """A listening socket; port 0 takes a free one.
+
+    Raises `ConfigError` if it cannot be had, or would let strangers in: without keys only this
+    machine may connect.
+    """
+    if not has_keys and not is_loopback(host):
+        raise ConfigError(
+            f"without API keys anybody who reaches {host} could use this server",
+            "give --keys FILE (see `minserve keys create`), or --host 127.0.0.1",
+        )
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error}", "choose another --port"
+        ) from None
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where clients find it, without the /v1."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(
+    app: FastAPI, server: Server, listener: socket.socket, on_listening: Callable = lambda: None
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let open requests finish for `drain_s`.
+
+    SIGHUP reads the key file again. Returns when everything has ended.
+    """
+    config = uvicorn.Config(
+        app,
+        http=_Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=int(server.limits.drain_s) + 5,
+    )
+    # NOTE: uvicorn raises the signal again once it has stopped, for whoever waits for that. Here
+    # nobody does: a server that was asked to stop, and did, has succeeded.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    _Uvicorn(config, server, on_listening).run(sockets=[listener])
+
+
+class _Uvicorn(uvicorn.Server):
+    """Tells the clients that are still connected at the end why they are cut off."""
+
+    def __init__(self, config: uvicorn.Config, server: Server, on_listening: Callable) -> None:
+        super().__init__(config)
+        self._server = server
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if hasattr(signal, "SIGHUP"):  # not on Windows
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._on_listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        server = self._server
+        server.is_draining = True
+        fields = {"open": server.num_open, "limit_s": server.limits.drain_s}
+        log.info("stopping", extra={"fields": fields})
+        cut = ApiError(503, "the server is shutting down", code="shutting_down")
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(server.limits.drain_s, server.fail_open, cut)
+        await super().shutdown(sockets)
+        timer.cancel()
+        log.info("stopped")
+
+    def _reload(self) -> None:
+        if self._server.keys is not None:
+            self._server.keys.refresh()
+
+
+class _Protocol(H11Protocol):
+    """A connection whose unsent bytes are bounded, and that an answer nobody reads can cut off."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
+        app = self.app
+
+        async def with_abort(scope, receive, send):
+            scope.setdefault("extensions", {})["minserve.abort"] = transport.abort
+            await app(scope, receive, send)
+
+        self.app = with_abort
