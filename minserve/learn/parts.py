@@ -59,10 +59,24 @@ class Slot:
         return getattr(import_module(module), name)
 
 
+
+def _function(name: str, lesson: int, about: str, module: str, **options: Any) -> Slot:
+    """A slot for a plain function, of which `module` has the reference."""
+    return Slot(name, lesson, about, module + name, module + name, **options)
+
+
 _REFERENCE = "minserve.learn.reference:"
+_POLICIES = "minserve.learn.policies:"
+_ENGINE = "minserve.learn.parts_of_engine:"
 SLOTS: dict[str, Slot] = {
     slot.name: slot
     for slot in (
+        _function("decode_loop", 1, "reads a prompt and writes an answer, token by token", _ENGINE),
+        _function("static_batching", 2, "a batch starts together and ends together", _POLICIES),
+        _function("dynamic_batching", 2, "a batch waits a little for company", _POLICIES),
+        _function("continuous_batching", 2, "who runs is decided anew at each step", _POLICIES),
+        _function("engine_step", 2, "one step: plan, launch, collect, commit", _ENGINE),
+        _function("ordering", 2, "whose turn is next", _ENGINE, is_stretch=True),
         Slot(
             "kv_bytes_per_token",
             3,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import variants_engine
+
 # -- right parts, written differently
 
 POOL = """
@@ -575,3 +577,6 @@ WRONG = {
         ),
     },
 }
+
+RIGHT |= variants_engine.RIGHT
+WRONG |= variants_engine.WRONG
