@@ -42,9 +42,9 @@ def known_models() -> list[KnownModel]:
 def resolve(name: str | os.PathLike) -> Path:
     """The folder of a model: config.json, tokenizer.json, safetensors.
 
-    `name` is a short name (`nano`, `smollm2`), a folder, or a Hugging Face id such as
-    `HuggingFaceTB/SmolLM2-135M-Instruct`. Fetches what is not here yet, and says so.
-    Raises `ModelNotFound`.
+    `name` is a short name (`nano`, `smollm2`), a folder, a GGUF file, or a Hugging Face id such as
+    `HuggingFaceTB/SmolLM2-135M-Instruct`. Fetches what is not here yet, converts a GGUF file on
+    first use, and says so. Raises `ModelNotFound`, and `UnsupportedModel` for some GGUF files.
     """
     text = os.fspath(name)
     short = ALIASES.get(text.lower(), text.lower())
@@ -60,12 +60,17 @@ def resolve(name: str | os.PathLike) -> Path:
     folder = Path(text).expanduser()
     if text and folder.is_dir():
         return folder
+    if folder.suffix == ".gguf" and folder.is_file():
+        from minserve.models import gguf
+
+        return gguf.folder_of(folder)
     # A hub id is `owner/name`; anything else that is no folder is a mistake worth naming early.
     if text.count("/") == 1 and not text.startswith(("/", ".", "~")) and "\\" not in text:
         return _from_hub(text)
     known = ", ".join(model.name for model in known_models())
     raise ModelNotFound(
-        f"there is no model {text!r}", f"use {known}, a folder, or a hub id such as owner/name"
+        f"there is no model {text!r}",
+        f"use {known}, a folder, a GGUF file, or a hub id such as owner/name",
     )
 
 

