@@ -181,11 +181,12 @@ def outcomes(requests: Iterable[Request], events: Iterable[Event]) -> list[Outco
     for event in events:
         outcome = by_id.get(getattr(event, "request_id", None))
         if outcome is not None:
-            _note(outcome, event)
+            note(outcome, event)
     return list(by_id.values())
 
 
-def _note(outcome: Outcome, event: Event) -> None:
+def note(outcome: Outcome, event: Event) -> None:
+    """Take one event about its request into `outcome`."""
     match event:
         case Submitted():
             outcome.submitted_s = event.time_s

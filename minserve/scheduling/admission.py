@@ -10,7 +10,7 @@ Tokens here are a request's prompt plus the output it is expected to need.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -285,7 +285,7 @@ class Admission:
 
     It listens to the engine's log. Safe from any thread: a request is admitted and entered in one
     go, so that two that arrive together cannot both take the last place. A bucket holds `burst_s`
-    seconds' worth of its rate.
+    seconds' worth of its rate. `on_decision(request, decision, now_s)` hears of every decision.
     """
 
     def __init__(
@@ -301,6 +301,7 @@ class Admission:
         self.ladder = ladder or Ladder()
         self.rates = rates or Rates()
         self.burst_s = burst_s
+        self.on_decision: Callable[[Request, Decision, float], None] = lambda *told: None
         self.ladder_state = LadderState()
         self.signals = Signals()
         self._entries: dict[str, _Entry] = {}
@@ -338,7 +339,8 @@ class Admission:
                 self._enter(request, held, load.tokens(request))
             elif isinstance(decision, Refuse) and decision.code in _PROMISING:
                 self._promised[request.workload_class] += load.tokens(request)
-            return decision
+        self.on_decision(request, decision, now_s)
+        return decision
 
     def leave(self, request_id: str) -> None:
         """Strike off a request if the engine never had it; of others, the log tells the end."""
