@@ -107,38 +107,14 @@ def _shape(
 
 def _shape_of_model(name: str) -> KVShape:
     """From config.json alone: nothing is fetched for a known name, only the config for a hub id."""
-    from minserve.models.config import ModelConfig
-    from minserve.models.registry import ALIASES, known_models
+    from minserve.models.registry import ALIASES, config_of, known_models
 
     short = ALIASES.get(name.lower(), name.lower())
     for known in known_models():
         if known.name == short and known.folder is None and short == "smollm2":
             return SMOLLM2
-    config = ModelConfig.from_folder(_config_folder(name))
+    config = config_of(name)
     return KVShape(config.num_hidden_layers, config.num_kv_heads, config.head_dim)
-
-
-def _config_folder(name: str):
-    from pathlib import Path
-
-    from minserve.errors import ModelNotFound
-    from minserve.models.registry import ALIASES, known_models, resolve
-
-    short = ALIASES.get(name.lower(), name.lower())
-    is_hub_id = name.count("/") == 1 and not name.startswith(("/", ".", "~"))
-    if short in [known.name for known in known_models()] or not is_hub_id:
-        return resolve(name)
-    if Path(name).is_dir():
-        return Path(name)
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(name, "config.json", etag_timeout=5)).parent
-    except Exception as error:  # whatever client the hub library uses
-        raise ModelNotFound(
-            f"the config of {name} could not be fetched: {type(error).__name__}",
-            "check the name and the connection, or give --layers, --kv-heads and --head-dim",
-        ) from None
 
 
 def _in_units(text: str, units: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from minserve.errors import ConfigError, ModelNotFound, UnsupportedModel
+from minserve.errors import ConfigError, MinserveError, ModelNotFound, UnsupportedModel
 from minserve.home import models_home
 from minserve.models.config import Llama3Scaling, ModelConfig
 from minserve.models.gguf_tokenizer import end_token_ids, write_tokenizer
@@ -68,6 +68,12 @@ def folder_of(file: str | os.PathLike) -> Path:
     return target
 
 
+def config_of(file: Path) -> ModelConfig:
+    """The shape of the model in `file`, without unpacking it. Raises as `folder_of` does."""
+    _, _, config = _read(file)
+    return ModelConfig.from_dict(config, source=str(file))
+
+
 def make_once(target: Path, make: Callable[[Path], None]) -> None:
     """Let `make` fill a folder, and move it to `target` in one step; leaves nothing half done."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -97,9 +103,7 @@ def convert(file: Path, folder: Path, progress: Progress) -> None:
     Weights become float32 if the file holds float32, bfloat16 if it holds that, else float16.
     Raises as `folder_of` does.
     """
-    reader = _open(file)
-    fields = {name: field.contents() for name, field in reader.fields.items()}
-    config = read_config(fields, {t.name: t for t in reader.tensors}, file)
+    reader, fields, config = _read(file)
     shape = ModelConfig.from_dict(config, source=str(file))
     folder.mkdir(parents=True)
     width = 4 if config["dtype"] == "float32" else 2
@@ -271,11 +275,16 @@ def _unpack(tensor: Any, shape: ModelConfig) -> np.ndarray:
     return values
 
 
-def _open(file: Path):
+def _read(file: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """gguf's reader of the file, its fields, and the config that they make."""
     import gguf
 
     try:
-        return gguf.GGUFReader(file)
+        reader = gguf.GGUFReader(file)
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+        return reader, fields, read_config(fields, {t.name: t for t in reader.tensors}, file)
+    except MinserveError:
+        raise
     except Exception as error:  # the reader raises whatever its memory map does
         raise ModelNotFound(
             f"{file} is not a whole GGUF file: {error}", "fetch the file again"

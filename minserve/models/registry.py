@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from minserve.errors import ModelNotFound
 from minserve.home import models_home
+from minserve.models.config import ModelConfig
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NANO = "northstar-nano"
 ALIASES = {"nano": NANO, "smollm2-135m": "smollm2", "smollm2-135m-instruct": "smollm2"}
-HUB_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja")
+HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
+# The same weights once more, under other names or for other programs.
+HUB_IGNORED = ("consolidated*", "original/*", "onnx/*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +64,42 @@ def resolve(name: str | os.PathLike) -> Path:
     folder = Path(text).expanduser()
     if text and folder.is_dir():
         return folder
-    if folder.suffix == ".gguf" and folder.is_file():
+    if is_gguf(folder):
         from minserve.models import gguf
 
         return gguf.folder_of(folder)
-    # A hub id is `owner/name`; anything else that is no folder is a mistake worth naming early.
-    if text.count("/") == 1 and not text.startswith(("/", ".", "~")) and "\\" not in text:
+    if is_hub_id(text):
         return _from_hub(text)
     known = ", ".join(model.name for model in known_models())
     raise ModelNotFound(
         f"there is no model {text!r}",
         f"use {known}, a folder, a GGUF file, or a hub id such as owner/name",
     )
+
+
+def config_of(name: str | os.PathLike) -> ModelConfig:
+    """The shape of a model, without its weights: a GGUF file is not converted, and of a hub id
+    only the config is fetched. Raises as `resolve` and `ModelConfig` do.
+    """
+    text = os.fspath(name)
+    file = Path(text).expanduser()
+    if is_gguf(file):
+        from minserve.models import gguf
+
+        return gguf.config_of(file)
+    if file.is_dir() or not is_hub_id(text):
+        return ModelConfig.from_folder(resolve(name))
+    return ModelConfig.from_folder(_from_hub(text, ("config.json", "generation_config.json")))
+
+
+def is_gguf(file: Path) -> bool:
+    """Whether it is taken for a GGUF file."""
+    return file.suffix == ".gguf" and file.is_file()
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether it reads `owner/name`; what else is no folder is a mistake worth naming early."""
+    return text.count("/") == 1 and not text.startswith(("/", ".", "~")) and "\\" not in text
 
 
 def _nano() -> Path | None:
@@ -95,14 +123,24 @@ def _smollm2() -> Path:
         return folder
 
 
-def _from_hub(repo_id: str) -> Path:
-    """The folder of a snapshot in Hugging Face's own cache: safetensors and JSON, no code."""
+def _from_hub(repo_id: str, patterns: Sequence[str] = HUB_PATTERNS) -> Path:
+    """The folder of a snapshot in Hugging Face's own cache: safetensors and JSON, no code.
+
+    huggingface_hub shows a progress bar for each file, and resumes what was interrupted.
+    """
     # Imported here: it takes a while, and nano never needs it.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(repo_id, allow_patterns=list(HUB_PATTERNS), etag_timeout=5))
+        return Path(
+            snapshot_download(
+                repo_id,
+                allow_patterns=list(patterns),
+                ignore_patterns=list(HUB_IGNORED),
+                etag_timeout=5,
+            )
+        )
     except RepositoryNotFoundError:
         reason = "the hub knows no such model, or wants you to log in"
     except LocalEntryNotFoundError:

@@ -56,6 +56,31 @@ def test_models_lists_what_is_here_and_what_is_not(minserve):
         assert found["northstar-nano"]["context_tokens"] == 4096
 
 
+def test_models_tells_what_a_folder_is_without_reading_weights(minserve, tmp_path):
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1000000,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = minserve("models", str(tmp_path), "--json").ok().json
+    assert found["family"] == "Qwen3" and found["context_tokens"] == 40960
+    assert found["parameters"] == 596_049_920  # as Qwen3-0.6B's safetensors header counts them
+    assert found["weights_bytes"]["bfloat16"] == 2 * found["parameters"]
+    assert found["kv_bytes_per_token"]["float16"] == 2 * 28 * 8 * 128 * 2
+    minserve("models", "smollm2").refused("not on this machine yet")
+    minserve("models", str(tmp_path / "none")).refused("there is no model")
+
+
 @needs_nano
 def test_generate_streams_the_same_text_as_its_json(minserve):
     command = ("generate --max-tokens 5 --json", "Question: What is the deposit?")

@@ -19,7 +19,7 @@ from minserve.errors import ConfigError, ModelNotFound, UnsupportedModel
 from minserve.execution.torch_executor import TorchExecutor
 from minserve.models.config import ModelConfig
 from minserve.models.gguf import MANIFEST, TENSORS, folder_of
-from minserve.models.registry import resolve
+from minserve.models.registry import config_of, resolve
 from minserve.models.tokenizer import Tokenizer
 
 KINDS = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3"}
@@ -117,6 +117,13 @@ def test_a_gguf_file_is_the_model_it_was_made_from(tmp_path, overrides):
         generate(TorchExecutor(f, num_blocks=8), PROMPT, range(8), 10) for f in (folder, source)
     ]
     assert tokens[0] == tokens[1]
+
+
+def test_its_shape_is_told_without_unpacking_it(tmp_path, home):
+    source = write_checkpoint(tmp_path / "source", family="Qwen2")
+    config = config_of(write_gguf(source, tmp_path / "m.gguf"))
+    assert config.family == "Qwen2" and config.num_hidden_layers == 3
+    assert not home.exists()
 
 
 def test_packed_weights_are_unpacked_as_transformers_unpacks_them(tmp_path):
