@@ -19,8 +19,10 @@ from minserve.engine import Engine
 from minserve.errors import ConfigError
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.kv.blocks import BlockPool
-from minserve.learn import experiments, hint, parts, parts_status
+from minserve.learn import hint, parts, parts_status
 from minserve.learn.conformance import BROKEN, CRASHED, KEPT, NOT_YET, STOPPED, WAITING
+from minserve.learn.experiments import lesson3
+from minserve.learn.experiments.common import words
 from minserve.learn.parts import SLOTS, get, part, restore, use
 from minserve.learn.show import as_html, as_text
 from minserve.learn.source import borrowed, source_of
@@ -376,11 +378,11 @@ def test_two_kernels_at_once_keep_both_versions():
 
 @pytest.mark.parametrize("source", [POOL, POOL_OF_OWN_BOOKS])
 def test_learners_pool_runs_the_real_engine_step_for_step(source):
-    requests = [experiments.words(f"r{n}", 20 + 9 * n, 20) for n in range(8)]
-    fresh = [experiments.words(r.id, r.num_prompt_tokens, 20) for r in requests]
+    requests = [words(f"r{n}", 20 + 9 * n, 20) for n in range(8)]
+    fresh = [words(r.id, r.num_prompt_tokens, 20) for r in requests]
     assert part("block_pool", cell(source)["Pool"], mine=True).is_green
-    reference = experiments.serve(SimulatedExecutor(14, 16), requests)
-    mine = experiments.serve(SimulatedExecutor(14, 16), fresh, mine=True)
+    reference = lesson3.serve(SimulatedExecutor(14, 16), requests)
+    mine = lesson3.serve(SimulatedExecutor(14, 16), fresh, mine=True)
     assert mine == reference
     assert mine.num_preemptions > 0  # else blocks never ran out, and this shows little
     assert [r.output_token_ids for r in fresh] == [r.output_token_ids for r in requests]
@@ -393,7 +395,7 @@ def test_engine_notices_a_pool_that_leaks():
     leaky = POOL.replace("self.free.append(block)", "pass")
     pool = for_engine(cell(leaky)["Pool"])(16, 16)
     engine = Engine(SimulatedExecutor(16, 16), pool=pool, prefix_caching=False)
-    engine.submit(experiments.words("r", 20, 4), 0.0)
+    engine.submit(words("r", 20, 4), 0.0)
     while engine.step(0.0):
         pass
     with pytest.raises(BlockError):

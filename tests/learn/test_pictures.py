@@ -15,7 +15,7 @@ from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.learn import plots, widgets
-from minserve.learn.experiments import words
+from minserve.learn.experiments.common import words
 from minserve.scheduling.batching import ContinuousBatching, StaticBatching
 
 

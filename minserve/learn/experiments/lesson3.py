@@ -1,8 +1,4 @@
-"""The experiments of the lessons: each a function that runs the engine and returns plain figures.
-
-A notebook cell calls one and looks at the result; what it does can be read here. Nothing reads a
-clock: real-model runs count steps, tokens and blocks, and the simulator's time is virtual.
-"""
+"""Lesson 3's experiments: memory held and used, blocks that come back, blocks that run out."""
 
 from __future__ import annotations
 
@@ -17,7 +13,8 @@ from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.events import Event, Finished, Preempted, StepEnded, StepStarted
 from minserve.execution.executor import Executor
-from minserve.execution.simulated import CostModel, SimulatedExecutor, repeatable_token
+from minserve.execution.simulated import SimulatedExecutor, repeatable_token
+from minserve.learn.experiments.common import BIG_MODEL, words
 from minserve.learn.parts import get
 from minserve.learn.pool import for_engine
 from minserve.learn.reference import Candidate
@@ -27,41 +24,6 @@ from minserve.scheduling.batching import ContinuousBatching, Decision, Snapshot
 
 if TYPE_CHECKING:
     from minserve.execution.torch_executor import TorchExecutor
-
-
-# -- requests
-
-
-def northstar_requests(
-    count: int, encode: Callable[[str], Sequence[int]], seed: int = 0, max_answer: int = 64
-) -> list[Request]:
-    """Northstar's timing traffic, all waiting at time 0; output lengths are forced.
-
-    Answers are cut to `max_answer` tokens, so that a lesson's run takes seconds.
-    """
-    from minserve.northstar.traffic import make_traffic
-
-    traffic = make_traffic(
-        "timing", count, encode, rate_per_s=1.0, seed=seed, max_total_tokens=1024
-    )
-    return [
-        replace(
-            arrival,
-            arrival_s=0.0,
-            sampling=replace(
-                arrival.sampling, max_tokens=min(arrival.sampling.max_tokens, max_answer)
-            ),
-        ).request()
-        for arrival in traffic
-    ]
-
-
-def words(id: str, num_tokens: int, max_tokens: int, arrival_s: float = 0.0) -> Request:
-    """A request of that many prompt and output tokens, whatever they say."""
-    prompt = tuple(5 + (7 * i + len(id)) % 500 for i in range(num_tokens))
-    return Request(
-        id, prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True), arrival_s=arrival_s
-    )
 
 
 # -- memory, step by step
@@ -323,9 +285,6 @@ OVERLOAD_HEADING = (
     "first token within 2 s",
 )
 
-# Round figures of the order of an 8B model on one accelerator; not measured. Only comparisons
-# within one table mean anything.
-BIG_MODEL = CostModel(per_step_s=0.015, per_token_s=1e-4, per_row_s=5e-5, per_context_token_s=2e-9)
 MAX_ANSWER = 1024  # what clients ask for; traced answers are mostly far shorter
 
 

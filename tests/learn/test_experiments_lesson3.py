@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minserve.execution.simulated import SimulatedExecutor
-from minserve.learn import experiments as lab
+from minserve.learn.experiments import lesson3 as lab
+from minserve.learn.experiments.common import northstar_requests, words
 from minserve.learn.reference import make_room, paged_attention
 
 
@@ -15,7 +16,7 @@ def workspace(tmp_path, monkeypatch):
 
 
 def crowd():
-    return [lab.words(f"r{n}", 100 + 40 * n, 30) for n in range(10)]
+    return [words(f"r{n}", 100 + 40 * n, 30) for n in range(10)]
 
 
 def test_slabs_and_blocks_hold_the_same_memory_and_blocks_hold_more_requests():
@@ -116,7 +117,7 @@ def test_preempted_answers_are_the_same_on_the_real_model():
 
 def test_northstar_requests_are_the_same_for_the_same_seed(nano):
     def lengths(seed):
-        requests = lab.northstar_requests(6, nano.tokenizer.encode, seed=seed, max_answer=32)
+        requests = northstar_requests(6, nano.tokenizer.encode, seed=seed, max_answer=32)
         return [(r.num_prompt_tokens, r.sampling.max_tokens) for r in requests]
 
     assert lengths(0) == lengths(0) != lengths(1)
