@@ -24,7 +24,8 @@ class EngineClient(Protocol):
 
     `send(request, listener)` has the request submitted at its `arrival_s` and calls
     `listener(event)` for each of its events; the last one is `Finished`, also when it is refused.
-    `cancel(request_id)` ends it; after the end it does nothing.
+    A request for several choices has one `Finished` for each id of `request.choice_ids`.
+    `cancel(request_id)` ends it with all its choices; after the end it does nothing.
     """
 
     def send(self, request: Request, listener: Listener = lambda event: None) -> None: ...
@@ -73,13 +74,15 @@ class LocalClient:
         request, now_s = sent[0], self.loop.clock.now_s()
         if not self._take(sent):  # cancelled before it arrived
             return
-        if request.id in self._served:
+        choice_ids = request.choice_ids
+        if any(choice_id in self._served for choice_id in choice_ids):
             return self._end(sent, FinishReason.ERROR, f"request id {request.id!r} is in use")
-        self._served[request.id] = sent
+        self._served.update(dict.fromkeys(choice_ids, sent))
         try:
             self.engine.submit(request, now_s)
         except MinserveError as error:
-            del self._served[request.id]
+            for choice_id in choice_ids:
+                del self._served[choice_id]
             return self._end(sent, FinishReason.ERROR, str(error))
         self._pump_soon()
 
@@ -107,7 +110,8 @@ class LocalClient:
         is_served = request is self._served.get(request.id, (None,))[0]
         if request.status is Status.WAITING and not is_served:
             request.status, request.finish_reason, request.error = Status.FINISHED, reason, why
-        listener(Finished(self.loop.clock.now_s(), request.id, reason.value, 0, why))
+        for choice_id in request.choice_ids:
+            listener(Finished(self.loop.clock.now_s(), choice_id, reason.value, 0, why))
 
     def _pump_soon(self) -> None:
         """Begin a step after whatever is due by now: who arrived in time is to be in it."""

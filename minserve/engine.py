@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from minserve.errors import ConfigError, ExecutorFailed
 from minserve.events import EventLog, StepEnded, StepStarted
-from minserve.execution.executor import Executor, Handle
+from minserve.execution.executor import Executor, Handle, Speculator
 from minserve.kv.blocks import BlockPool
 from minserve.kv.prefix import PrefixCache
 from minserve.request import Request
@@ -22,7 +22,8 @@ class Engine:
 
     Time comes in as `now_s` and is never read. What happens is told to `log`. `pool` replaces the
     engine's own block pool, for instance by the learner's; such a pool needs no prefix cache.
-    `is_stopped(request)` is an extra stop rule, asked after each output token.
+    `is_stopped(request)` is an extra stop rule, asked after each output token. `speculator`
+    proposes tokens for a step to check, see `minserve.execution.speculative`.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Engine:
         compatible: Callable[[Request, Request], bool] = anyone,
         log: EventLog | None = None,
         pool: BlockPool | None = None,
+        speculator: Speculator | None = None,
         is_stopped: Callable[[Request], bool] = lambda request: False,
     ) -> None:
         self.executor = executor
@@ -52,6 +54,7 @@ class Engine:
             max_model_len=executor.max_model_len,
             eos_token_ids=executor.eos_token_ids,
             log=self.log,
+            speculator=speculator,
         )
         self.is_stopped = is_stopped
         self._handle: Handle | None = None
@@ -71,7 +74,7 @@ class Engine:
         self.scheduler.submit(request, now_s)
 
     def cancel(self, request_id: str, now_s: float) -> bool:
-        """End a request at whatever stage; False if it is unknown or already over."""
+        """End a request, with all its choices, at whatever stage; False if unknown or over."""
         return self.scheduler.cancel(request_id, now_s)
 
     def begin_step(self, now_s: float) -> Handle | None:

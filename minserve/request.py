@@ -207,6 +207,7 @@ class Request:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_bypasses: int = 0
+    num_forks_to_come: int = field(init=False)
     number: int = 0
     last_step: int = -1
     timeline: Timeline = field(init=False)
@@ -215,6 +216,7 @@ class Request:
         self.prompt_token_ids = tuple(self.prompt_token_ids)
         if not self.prompt_token_ids:
             raise InvalidRequest(f"request {self.id!r} has an empty prompt", "send some text")
+        self.num_forks_to_come = self.sampling.n - 1
         self.timeline = Timeline(self.arrival_s)
 
     @property
@@ -244,6 +246,22 @@ class Request:
     def is_prefill(self) -> bool:
         """More than the newest token is still to be computed."""
         return self.num_tokens - self.num_computed_tokens > 1
+
+    def fork(self, now_s: float) -> Request:
+        """The next choice to come: a running request of its own, which has no block yet."""
+        index = self.sampling.n - self.num_forks_to_come
+        self.num_forks_to_come -= 1
+        choice = replace(
+            self,
+            id=self.choice_ids[index],
+            sampling=self.sampling.of_choice(index),
+            output_token_ids=[],
+            block_table=[],
+            block_hashes=[],
+            num_preemptions=0,
+        )
+        choice.timeline.scheduled_s = now_s
+        return choice
 
     def tokens(self, start: int, end: int) -> tuple[int, ...]:
         """The token ids at positions `start` to `end` (exclusive) of prompt and output."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from minserve.engine import Engine
 from minserve.events import Event, EventLog, Finished, TokensProduced
-from minserve.execution.executor import Row, StepPlan, StepResult
+from minserve.execution.executor import Row, StepPlan, StepResult, accepted
 from minserve.request import FinishReason, Request, SamplingParams, Status
 from minserve.scheduling.batching import ContinuousBatching, DynamicBatching, StaticBatching
 
@@ -88,7 +88,7 @@ class ContentExecutor:
             self.blocks[copy.target] = list(self.blocks[copy.source])
         for row in plan.rows:
             self._write(row)
-        tokens = tuple((self._next_token(row),) if row.sample else () for row in plan.rows)
+        tokens = tuple(self._next_tokens(row) if row.sample else () for row in plan.rows)
         return StepResult(tokens, self.row_errors(plan))
 
     def _write(self, row: Row) -> None:
@@ -101,9 +101,49 @@ class ContentExecutor:
         block, slot = divmod(position, self.block_size)
         return self.blocks[row.block_table[block]][slot]
 
-    def _next_token(self, row: Row) -> int:
+    def _next_tokens(self, row: Row) -> tuple[int, ...]:
         context = [self._read(row, position) for position in range(row.num_context_tokens)]
-        return _sample(context, row.sampling, row.output_position)
+        first = len(context) - row.num_draft_tokens
+        tokens = [
+            _sample(context[: first + n], row.sampling, row.output_position + n)
+            for n in range(row.num_draft_tokens + 1)
+        ]
+        return accepted(row.draft_token_ids, tokens)
+
+
+@dataclass
+class Guesses:
+    """A `Speculator` that proposes `guess(request)`, knows who decodes, and logs what it hears."""
+
+    guess: Callable[[Request], Sequence[int]]
+    outcomes: list[tuple[str, int, int]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+
+    def propose(self, requests: Sequence[Request], num_tokens: int) -> list[Sequence[int]]:
+        assert all(request.num_tokens == request.num_computed_tokens + 1 for request in requests)
+        assert num_tokens >= len(requests)
+        return [self.guess(request) for request in requests]
+
+    def verified(self, request: Request, num_proposed: int, num_right: int) -> None:
+        assert request.id not in self.forgotten and 0 <= num_right <= num_proposed
+        self.outcomes.append((request.id, num_proposed, num_right))
+
+    def forget(self, request: Request) -> None:
+        self.forgotten.append(request.id)
+
+
+def oracle(num_guesses: int, is_right: Callable[[Request, int], bool]) -> Guesses:
+    """Guesses the next tokens, those wrong for which `is_right(request, position)` says so."""
+
+    def guess(request: Request) -> list[int]:
+        position = request.num_output_tokens
+        right = expected_output(request, position + num_guesses)[position:]
+        return [
+            token if is_right(request, position + n) else (token + 1) % VOCAB
+            for n, token in enumerate(right)
+        ]
+
+    return Guesses(guess)
 
 
 def expected_output(
@@ -196,6 +236,16 @@ def check_drained(engine: Engine) -> None:
     engine.check_integrity()
     assert engine.pool.num_used == 0
     assert engine.pool.num_free + engine.pool.num_cached == engine.pool.num_blocks
+
+
+def choices(request: Request) -> list[Request]:
+    """Each choice of a request as one of its own, for what it should answer."""
+    return [
+        Request(
+            id, request.prompt_token_ids, request.sampling.of_choice(n), adapter=request.adapter
+        )
+        for n, id in enumerate(request.choice_ids)
+    ]
 
 
 def check_output(request: Request, eos_token_ids: frozenset[int] = frozenset()) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from minserve.events import TokenLogprob
 from minserve.kv.blocks import BlockCopy
-from minserve.request import SamplingParams
+from minserve.request import Request, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one forward pass computes: prefill chunks and decodes together, copies first."""
+    """What one forward pass computes: prefill chunks and decodes together.
+
+    Before anything else the copies are made, one after another: a later one may write to the
+    source of an earlier one.
+    """
 
     step: int
     rows: tuple[Row, ...]
@@ -114,3 +118,22 @@ class Executor(Protocol):
     def launch(self, plan: StepPlan, now_s: float) -> Handle: ...
 
     def collect(self, handle: Handle) -> StepResult: ...
+
+
+class Speculator(Protocol):
+    """Guesses output tokens before the model has computed them (Leviathan et al., 2023).
+
+    Guesses are checked by the model itself, so a bad one costs time and changes no token. All
+    requests are only read.
+    """
+
+    def propose(self, requests: Sequence[Request], num_tokens: int) -> Sequence[Sequence[int]]:
+        """For each of `requests`, which all decode in a step of `num_tokens` tokens, what its
+        output may go on with; empty where a guess would not pay.
+        """
+
+    def verified(self, request: Request, num_proposed: int, num_right: int) -> None:
+        """A step computed that many guesses for `request`, of which the first `num_right` hold."""
+
+    def forget(self, request: Request) -> None:
+        """`request` has ended; nothing may be known of it, and this is asked once."""

@@ -140,7 +140,9 @@ class ContinuousBatching:
                 run.append((request, num_tokens))
                 budget -= num_tokens
 
-        num_slots = self.max_running - len(snapshot.running)
+        # Choices that are still to split off will run as well.
+        running = snapshot.running
+        num_slots = self.max_running - sum(1 + request.num_forks_to_come for request in running)
         for request in snapshot.waiting:
             if budget <= 0 or num_slots <= 0:
                 break
@@ -151,7 +153,7 @@ class ContinuousBatching:
             run.append((request, num_tokens))
             budget -= num_tokens
             num_blocks -= snapshot.num_new_blocks(request)
-            num_slots -= 1
+            num_slots -= 1 + request.num_forks_to_come
 
         return Decision(run, victims=snapshot.running[::-1])
 

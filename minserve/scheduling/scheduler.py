@@ -4,20 +4,16 @@
 - A request has exactly one terminal event, and no token follows it.
 - A step runs whole: from `plan` to `commit` its blocks stay put, even if a request is cancelled.
 - A block is registered for reuse only after a step has computed it.
+- A request for several choices is the first of them; the others split off when its prompt is
+  computed, and each choice has its own terminal event, also if that is never reached.
 
-Block ownership, for a request with prompt `pppp pppp p` and output `oo` in blocks of four:
-
-    block_table   [ b0        b1        b2       ]
-    tokens          p p p p   p p p p   p o o _
-                    '-- shared from the     '-- num_computed_tokens: written up to here
-                        prefix cache            own blocks: only this request writes them
+Who holds which block is the affair of `minserve.kv.tables`.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator
-from numbers import Integral
 
 from minserve.errors import (
     ConfigError,
@@ -26,12 +22,22 @@ from minserve.errors import (
     OutOfBlocks,
     RequestTooLarge,
 )
-from minserve.events import Admitted, EventLog, Finished, Preempted, Submitted, TokensProduced
-from minserve.execution.executor import Row, StepPlan, StepResult
+from minserve.events import (
+    Admitted,
+    EventLog,
+    Finished,
+    Preempted,
+    Submitted,
+    TokenLogprob,
+    TokensProduced,
+)
+from minserve.execution.executor import Row, Speculator, StepPlan, StepResult
 from minserve.kv.blocks import BlockCopy, BlockPool
 from minserve.kv.prefix import PrefixCache
-from minserve.request import FinishReason, Request, Status
+from minserve.kv.tables import BlockTables
+from minserve.request import MAX_CHOICES, FinishReason, Request, Status
 from minserve.scheduling.batching import BatchingPolicy, Decision, Snapshot
+from minserve.scheduling.checks import check_decision
 from minserve.scheduling.compatibility import anyone
 from minserve.scheduling.ordering import FirstComeFirstServed, Ordering
 
@@ -43,6 +49,7 @@ class Scheduler:
 
     `submit`, `cancel`, `plan` and `commit` are called from one thread; `plan` and `commit`
     alternate. `lookahead` is how many waiting requests a policy sees, or its `batch_size` if more.
+    `speculator` guesses tokens that a step computes beside the next; without one, none are.
     """
 
     def __init__(
@@ -57,15 +64,17 @@ class Scheduler:
         eos_token_ids: frozenset[int] = frozenset(),
         log: EventLog | None = None,
         lookahead: int = 64,
+        speculator: Speculator | None = None,
     ) -> None:
         self.pool = pool
         self.policy = policy
-        self.prefix_cache = prefix_cache
+        self.tables = BlockTables(pool, prefix_cache)
         self.ordering = ordering or FirstComeFirstServed()
         self.compatible = compatible
         self.max_model_len = max_model_len
         self.eos_token_ids = eos_token_ids
         self.log = log or EventLog(keep=False)
+        self.speculator = speculator
         self.lookahead = max(lookahead, getattr(policy, "batch_size", 0))
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -95,7 +104,9 @@ class Scheduler:
                 f"the pool has {self.pool.num_blocks}",
                 "shorten the prompt, lower max_tokens, or give the pool more blocks",
             )
-        if request.id in self._requests or request.status is not Status.WAITING:
+        if "#" in request.id:
+            raise InvalidRequest(f"request id {request.id!r} has a #", "leave that to choices")
+        if self._choices(request.id) or request.status is not Status.WAITING:
             raise InvalidRequest(f"request {request.id!r} was submitted before", "use a new id")
         self.ordering.arrived(request, [*self.waiting, *self.running])
         self._num_submitted += 1
@@ -107,15 +118,16 @@ class Scheduler:
         self.log.add(Submitted(now_s, request.id, request.num_prompt_tokens, kind))
 
     def cancel(self, request_id: str, now_s: float) -> bool:
-        """End a request now, at whatever stage; False if it is unknown or has ended already.
+        """End a request with all its choices, or one choice (`id#1`), now and at whatever stage;
+        False if it is unknown or has ended already.
 
         Its blocks go back at once, or, if a step in flight is using them, when that is committed.
         """
-        request = self._requests.get(request_id)
-        if request is None:
-            return False
-        self._finish(request, FinishReason.CANCELLED, now_s)
-        return True
+        choices = self._choices(request_id)
+        for request in choices:
+            if request.id in self._requests:  # a listener may have cancelled it
+                self._finish(request, FinishReason.CANCELLED, now_s)
+        return bool(choices)
 
     def plan(self, now_s: float) -> StepPlan | None:
         """What to compute next; None if there is nothing to do before `wake_at_s`."""
@@ -131,7 +143,7 @@ class Scheduler:
             shown = self.ordering.shown(waiting, self.lookahead) if may_admit else []
             snapshot = self._snapshot(running, shown, now_s)
             decision = self.policy.decide(snapshot)
-            self._check(decision, snapshot)
+            check_decision(decision, snapshot)
             try:
                 rows, copies = self._carry_out(decision, now_s)
             except BaseException as error:
@@ -169,22 +181,24 @@ class Scheduler:
         Raises `ExecutorFailed`, and takes in nothing, if the result does not answer the plan.
         """
         is_answer = len(result.token_ids) == len(plan.rows) and all(
-            bool(token_ids) == row.sample or index in result.errors
+            row.sample <= len(token_ids) <= row.sample * (row.num_draft_tokens + 1)
+            or index in result.errors
             for index, (row, token_ids) in enumerate(zip(plan.rows, result.token_ids, strict=True))
         )
         if not is_answer:
             raise ExecutorFailed(
                 f"step {plan.step} of {len(plan.rows)} rows was answered by {result.token_ids}",
-                "return a tuple for each row: tokens if it samples, else empty",
+                "return a tuple for each row: if it samples, a token and those of right guesses",
             )
         for index, row in enumerate(plan.rows):
             request = self._in_flight.pop(row.request_id)
             if request.status is Status.FINISHED:  # cancelled in flight
-                self.pool.release(request.block_table)
+                self.tables.release(request)
             elif index in result.errors:
                 self._finish(request, FinishReason.ERROR, now_s, result.errors[index])
             else:
-                self._advance(request, row, result.token_ids[index], now_s, is_stopped)
+                logprobs = result.logprobs.get(index, ())
+                self._advance(request, row, result.token_ids[index], logprobs, now_s, is_stopped)
 
     def fail_all(self, why: str, now_s: float) -> None:
         """End everything with an error, in flight or not, and trust no cached block any more."""
@@ -192,17 +206,22 @@ class Scheduler:
             if request.id in self._requests:  # a listener may have cancelled it
                 self._finish(request, FinishReason.ERROR, now_s, why)
         for request in self._in_flight.values():
-            self.pool.release(request.block_table)
+            self.tables.release(request)
         self._in_flight.clear()
-        if self.prefix_cache:
-            self.prefix_cache.clear()
+        if self.tables.prefix_cache:
+            self.tables.prefix_cache.clear()
 
     def check_integrity(self) -> None:
         """Walk all state; raises `BlockError` on the first contradiction."""
         owners = {id(request): request for request in (*self.running, *self._in_flight.values())}
         self.pool.check_integrity(request.block_table for request in owners.values())
-        if self.prefix_cache:
-            self.prefix_cache.check_integrity()
+        if self.tables.prefix_cache:
+            self.tables.prefix_cache.check_integrity()
+
+    def _choices(self, request_id: str) -> list[Request]:
+        """What is unfinished of a request and the choices that split off it."""
+        ids = [request_id, *(f"{request_id}#{index}" for index in range(1, MAX_CHOICES))]
+        return [self._requests[each] for each in ids if each in self._requests]
 
     # -- planning
 
@@ -243,75 +262,12 @@ class Scheduler:
             tuple(running),
             tuple(waiting),
             self.pool.num_available,
-            lambda request: request.num_tokens - self._num_computed_or_cached(request),
-            self._num_new_blocks,
+            self.tables.num_to_compute,
+            self.tables.num_new_blocks,
         )
 
-    def _num_computed_or_cached(self, request: Request) -> int:
-        if request.status is Status.RUNNING:
-            return request.num_computed_tokens
-        return len(self._match(request)) * self.pool.block_size
-
-    def _num_new_blocks(self, request: Request) -> int:
-        num_blocks = self.pool.blocks_for(request.num_tokens)
-        if request.status is Status.RUNNING:
-            return num_blocks - len(request.block_table)
-        return num_blocks - sum(self.pool.references(b) > 0 for b in self._match(request))
-
-    def _match(self, request: Request) -> list[int]:
-        if self.prefix_cache is None:
-            return []
-        self._hash(request, request.num_tokens)
-        tokens = request.tokens(0, request.num_tokens)
-        return self.prefix_cache.match(tokens, request.block_hashes, self._root(request))
-
-    def _hash(self, request: Request, num_tokens: int) -> None:
-        hashes, size = request.block_hashes, self.pool.block_size
-        start = len(hashes) * size
-        if num_tokens - start >= size:
-            parent = hashes[-1] if hashes else self._root(request)
-            hashes += self.prefix_cache.hashes(request.tokens(start, num_tokens), parent)
-
-    def _root(self, request: Request) -> bytes:
-        return self.prefix_cache.root(request.cache_salt, request.adapter)
-
-    def _check(self, decision: Decision, snapshot: Snapshot) -> None:
-        """Raises `ConfigError` if the policy decided nonsense; nothing has been changed yet."""
-        if not isinstance(decision, Decision):
-            raise ConfigError(f"the policy decided {decision!r}", "return a Decision")
-        shown = {id(request) for request in (*snapshot.running, *snapshot.waiting)}
-        seen = set()
-        for item in decision.run:
-            try:
-                request, num_tokens = item
-            except (TypeError, ValueError):
-                hint = "run (request, num_tokens) pairs"
-                raise ConfigError(f"the policy runs {item!r}", hint) from None
-            if id(request) not in shown or id(request) in seen:
-                raise ConfigError(
-                    f"the policy runs {getattr(request, 'id', request)!r}, which it was not shown "
-                    "or has listed twice",
-                    "run each request of the snapshot at most once",
-                )
-            if not isinstance(num_tokens, Integral) or num_tokens < 1:
-                raise ConfigError(
-                    f"the policy gives {request.id!r} {num_tokens!r} tokens", "give 1 or more"
-                )
-            seen.add(id(request))
-        for victim in decision.victims:
-            if id(victim) not in shown:
-                raise ConfigError(
-                    f"the policy preempts {getattr(victim, 'id', victim)!r}, which it was not shown"
-                )
-        wake_at_s, now_s = decision.wake_at_s, snapshot.now_s
-        if wake_at_s is not None and not decision.run and not now_s < wake_at_s < float("inf"):
-            raise ConfigError(
-                f"the policy wants to be asked again at {wake_at_s} s, and it is {now_s} s",
-                "give a time that is still to come",
-            )
-
     def _carry_out(self, decision: Decision, now_s: float) -> tuple[list[Row], list[BlockCopy]]:
-        rows, copies = [], []
+        planned, copies = [], []
         victims = list(decision.victims)
         has_preempted = False
         for request, num_tokens in decision.run:
@@ -323,34 +279,48 @@ class Scheduler:
             num_tokens = min(num_tokens, request.num_tokens - held)
             while request.status is Status.RUNNING:
                 try:
-                    copies += self.pool.append(request.block_table, held, num_tokens)
+                    copies += self.tables.extend(request, held, num_tokens)
                 except OutOfBlocks as error:
                     has_preempted = True
                     self._make_room(request, victims, now_s, error)
                 else:
-                    rows.append(self._row(request, num_tokens))
+                    self._in_flight[request.id] = request
+                    planned.append((request, num_tokens))
                     break
+        drafts = self._drafts(planned, copies) if self.speculator else {}
+        rows = [self._row(request, count, drafts.get(request.id, ())) for request, count in planned]
         return rows, copies
 
+    def _drafts(
+        self, planned: list[tuple[Request, int]], copies: list[BlockCopy]
+    ) -> dict[str, tuple[int, ...]]:
+        """Guesses for those who decode, as far as blocks are left over: nobody goes for them."""
+        decoding = [request for request, _ in planned if not request.is_prefill]
+        guesses = self.speculator.propose(decoding, sum(count for _, count in planned))
+        drafts = {}
+        for request, guess in zip(decoding, guesses, strict=True):
+            room = request.sampling.max_tokens - request.num_output_tokens - 1
+            draft = tuple(guess[:room])
+            try:
+                copies += self.tables.extend(request, request.num_tokens, len(draft))
+            except OutOfBlocks:
+                continue
+            drafts[request.id] = draft
+        return drafts
+
     def _admit(self, request: Request, now_s: float) -> bool:
-        """Give a waiting request blocks for all its tokens, shared ones first; False if too few."""
-        if self._num_new_blocks(request) > self.pool.num_available:
+        """Give a waiting request blocks for all its tokens; False if too few can be had."""
+        if not self.tables.admit(request):
             return False
-        table = request.block_table = self.pool.share(self._match(request))
-        num_cached = len(table) * self.pool.block_size
-        self.pool.append(table, num_cached, request.num_tokens - num_cached)
-        if self.prefix_cache:
-            self.prefix_cache.count(request.num_tokens, num_cached)
         position = self.waiting.index(request)
         for passed in self.waiting[:position]:
             passed.num_bypasses += 1
         del self.waiting[position]
         self.running.append(request)
-        request.num_computed_tokens = request.num_cached_tokens = num_cached
         request.status, request.num_bypasses = Status.RUNNING, 0
         if request.timeline.scheduled_s is None:
             request.timeline.scheduled_s = now_s
-        self.log.add(Admitted(now_s, request.id, num_cached))
+        self.log.add(Admitted(now_s, request.id, request.num_cached_tokens))
         return True
 
     def _make_room(
@@ -369,25 +339,28 @@ class Scheduler:
 
     def _preempt(self, request: Request, now_s: float) -> None:
         self.running.remove(request)
-        self.pool.release(request.block_table)
+        self.tables.release(request)
         request.status, request.num_computed_tokens = Status.WAITING, 0
         request.num_preemptions += 1
         self._enqueue(request, now_s)
         self.log.add(Preempted(now_s, request.id))
 
-    def _row(self, request: Request, num_tokens: int) -> Row:
+    def _row(self, request: Request, num_tokens: int, draft: tuple[int, ...]) -> Row:
         start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
         request.last_step = self._step + 1
-        self._in_flight[request.id] = request
+        sample = end == request.num_tokens
+        has_history = sample and request.sampling.has_penalties
         return Row(
             request.id,
-            request.tokens(start, end),
+            (*request.tokens(start, end), *draft),
             start,
             tuple(request.block_table),
-            end == request.num_tokens,
+            sample,
             request.num_output_tokens,
             request.sampling,
             request.adapter,
+            len(draft),
+            request.tokens(0, end) if has_history else (),
         )
 
     def _enqueue(self, request: Request, now_s: float) -> None:
@@ -400,43 +373,47 @@ class Scheduler:
         request: Request,
         row: Row,
         token_ids: tuple[int, ...],
+        logprobs: tuple[TokenLogprob, ...],
         now_s: float,
         is_stopped: Callable[[Request], bool],
     ) -> None:
-        request.num_computed_tokens += len(row.token_ids)
-        self._register(request, row.start // self.pool.block_size)
-        num_prefilled = min(row.num_context_tokens, request.num_prompt_tokens) - row.start
-        self.ordering.served(request, max(0, num_prefilled), len(token_ids))
-        for position, token_id in enumerate(token_ids, start=1):
+        num_taken, reason = 0, None
+        while num_taken < len(token_ids) and reason is None:
+            token_id = token_ids[num_taken]
+            num_taken += 1
             request.output_token_ids.append(token_id)
             request.timeline.token_times_s.append(now_s)
             reason = self._reason_to_finish(request, token_id, is_stopped)
-            if reason or position == len(token_ids):
-                self.log.add(TokensProduced(now_s, request.id, token_ids[:position]))
-            if reason and request.status is Status.RUNNING:  # a listener may have cancelled it
-                self._finish(request, reason, now_s)
-            if request.status is Status.FINISHED:
-                return
+        num_right = max(0, num_taken - 1)
+        request.num_computed_tokens += len(row.token_ids) - row.num_draft_tokens + num_right
+        self.tables.settle(request, row.start)
+        num_prefilled = min(row.num_context_tokens, request.num_prompt_tokens) - row.start
+        self.ordering.served(request, max(0, num_prefilled), num_taken)
+        if row.num_draft_tokens:
+            self.speculator.verified(request, row.num_draft_tokens, len(token_ids) - 1)
+        if token_ids:
+            tokens, logprobs = token_ids[:num_taken], logprobs[:num_taken]
+            self.log.add(TokensProduced(now_s, request.id, tokens, logprobs, row.num_draft_tokens))
+            self._fork(request, now_s)
+        if reason and request.status is Status.RUNNING:  # a listener may have cancelled it
+            self._finish(request, reason, now_s)
 
-    def _register(self, request: Request, first: int) -> None:
-        size = self.pool.block_size
-        end = request.num_computed_tokens // size
-        if self.prefix_cache is None or first == end:  # most decodes fill no block
-            return
-        self._hash(request, request.num_computed_tokens)
-        root = self._root(request)
-        for index in range(first, end):
-            tokens = request.tokens(index * size, (index + 1) * size)
-            self.prefix_cache.register(
-                request.block_table, request.block_hashes, index, tokens, root
-            )
+    def _fork(self, request: Request, now_s: float) -> None:
+        """Split off the choices that a request, whose prompt is computed now, still has to come."""
+        while request.num_forks_to_come and request.status is Status.RUNNING:
+            choice = request.fork(now_s)
+            self.tables.fork(request, choice)
+            self.running.append(choice)
+            self._requests[choice.id] = choice
+            self.log.add(Admitted(now_s, choice.id, choice.num_cached_tokens))
 
     def _reason_to_finish(
         self, request: Request, token_id: int, is_stopped: Callable[[Request], bool]
     ) -> FinishReason | None:
         sampling = request.sampling
         is_eos = token_id in self.eos_token_ids and not sampling.ignore_eos
-        if is_eos or token_id in sampling.stop_token_ids or is_stopped(request):
+        is_end = is_eos or token_id in sampling.stop_token_ids
+        if (is_end and request.num_output_tokens > sampling.min_tokens) or is_stopped(request):
             return FinishReason.STOP
         return FinishReason.LENGTH if request.num_output_tokens >= sampling.max_tokens else None
 
@@ -448,6 +425,11 @@ class Scheduler:
         request.status, request.finish_reason, request.error = Status.FINISHED, reason, error
         request.timeline.finished_s = now_s
         if request.id not in self._in_flight:
-            self.pool.release(request.block_table)
-        count = request.num_output_tokens
-        self.log.add(Finished(now_s, request.id, reason.value, count, error))
+            self.tables.release(request)
+        if self.speculator:
+            self.speculator.forget(request)
+        unborn = request.choice_ids[request.sampling.n - request.num_forks_to_come :]
+        request.num_forks_to_come = 0
+        self.log.add(Finished(now_s, request.id, reason.value, request.num_output_tokens, error))
+        for choice_id in unborn:
+            self.log.add(Finished(now_s, choice_id, reason.value, 0, error))

@@ -10,6 +10,7 @@ import pytest
 from support import (
     DOCUMENT,
     ContentExecutor,
+    Guesses,
     ask,
     check,
     check_drained,
@@ -228,10 +229,31 @@ def test_a_result_that_does_not_answer_the_plan_is_a_typed_error(wrong):
     assert engine.log.tokens == {}
 
 
+def counting_engine(**more):
+    """An engine that counts up from 5, and guesses the next three numbers."""
+
+    def count(first, num_tokens):
+        return tuple(range(5 + first, 5 + first + num_tokens))
+
+    engine = content_engine(speculator=Guesses(lambda r: count(r.num_output_tokens, 3)), **more)
+    engine.executor.collect = lambda handle: StepResult(
+        tuple(count(row.output_position, 1 + row.num_draft_tokens) for row in handle.plan.rows), {}
+    )
+    return engine
+
+
+def test_more_tokens_than_guesses_are_no_answer():
+    engine = content_engine()
+    engine.executor.collect = lambda handle: StepResult(((5, 6),), {})
+    engine.submit(ask("a"), 0.0)
+    with pytest.raises(ExecutorFailed):
+        engine.step(0.0)
+    check_drained(engine)
+
+
 def test_several_tokens_for_a_row_are_taken_up_to_the_stop_and_no_further():
     """As speculation returns them."""
-    engine = content_engine(eos_token_ids=frozenset({7}))
-    engine.executor.collect = lambda handle: StepResult(((5, 6, 7, 8),), {})
+    engine = counting_engine(eos_token_ids=frozenset({7}))
     request = ask("a", max_tokens=9)
     engine.submit(request, 0.0)
     drain(engine)
@@ -242,8 +264,7 @@ def test_several_tokens_for_a_row_are_taken_up_to_the_stop_and_no_further():
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3])
 def test_several_tokens_never_exceed_max_tokens(max_tokens):
-    engine = content_engine()
-    engine.executor.collect = lambda handle: StepResult(((5, 6, 7, 8),), {})
+    engine = counting_engine()
     request = ask("a", max_tokens=max_tokens)
     engine.submit(request, 0.0)
     drain(engine)

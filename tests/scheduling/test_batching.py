@@ -41,7 +41,7 @@ def test_a_policy_that_could_not_work_is_refused(make):
 
 
 def fake(name: str, to_compute: int, new_blocks: int, is_running: bool, **more):
-    fields = {"arrival_s": 0.0, "num_bypasses": 0} | more
+    fields = {"arrival_s": 0.0, "num_bypasses": 0, "num_forks_to_come": 0} | more
     return SimpleNamespace(
         id=name,
         to_compute=to_compute,
