@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 import minserve
+from minserve.serving import watch
 from minserve.serving.calls import Caller
 from minserve.serving.errors import ApiError
 from minserve.serving.gate import Gate
@@ -24,7 +25,7 @@ from minserve.serving.protocol import (
 )
 from minserve.serving.server import Server
 
-PUBLIC = ("/health", "/ready", "/version")
+PUBLIC = ("/", "/health", "/ready", "/version")
 MAX_DEADLINE_MS = 86_400_000
 
 
@@ -57,6 +58,7 @@ def create_app(server: Server) -> FastAPI:
     _add_generation(app, server)
     _add_tokens(app, server)
     _add_state(app, server)
+    watch.add_routes(app, server)
     return app
 
 
@@ -130,7 +132,7 @@ def _add_state(app: FastAPI, server: Server) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         await server.check_alive()
-        return {"status": "ok"}
+        return {"status": "ok", "load": server.watch.live.rung().label}
 
     @app.get("/ready")
     async def ready() -> dict[str, str]:
@@ -138,9 +140,3 @@ def _add_state(app: FastAPI, server: Server) -> None:
             raise ApiError(503, "the server is shutting down", code="shutting_down")
         await server.check_alive()
         return {"status": "ready"}
-
-    @app.get("/metrics", response_class=Response)
-    async def metrics(request: Request) -> Response:
-        if not request.scope["state"]["principal"].is_operator:
-            raise ApiError(403, "metrics are for keys with the role `operator`")
-        return Response("", media_type="text/plain; version=0.0.4")

@@ -58,7 +58,8 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 extra = (b"x-request-id", request_id.encode())
-                message = {**message, "headers": [*message["headers"], extra]}
+                headers_now = [*message["headers"], extra, *self._server.watch.headers]
+                message = {**message, "headers": headers_now}
             await send(message)
 
         try:
@@ -72,7 +73,11 @@ class Gate:
             if not status:
                 await _refuse(send_named, ApiError(500, "the server failed; it has been logged"))
         finally:
-            self._log(scope, status, time.perf_counter() - began_s)
+            took_s = time.perf_counter() - began_s
+            self._log(scope, status, took_s)
+            route = getattr(scope.get("route"), "path", "other")
+            is_retry = headers.get(b"x-stainless-retry-count", b"0") != b"0"
+            self._server.watch.metrics.note_http(route, status, took_s, is_retry)
 
     def _principal(self, scope: Scope, headers: dict[bytes, bytes]) -> Principal | None:
         keys = self._server.keys

@@ -16,6 +16,7 @@ from minserve.serving.engine_thread import EngineThread
 from minserve.serving.errors import ApiError
 from minserve.serving.identity import KeyRing, Salts
 from minserve.serving.streaming import Mailbox, Reply
+from minserve.serving.watch import Watch
 
 log = logging.getLogger("minserve.server")
 
@@ -62,6 +63,7 @@ class Server:
         self.calls = CallMaker(
             self.model, self.salts, self.limits.default_max_tokens, self.limits.max_held_tokens
         )
+        self.watch = Watch(self.engine.service, self.model.names[0])
         self._open: dict[Call, asyncio.TimerHandle] = {}
         self._mailbox: Mailbox
 
@@ -122,6 +124,7 @@ class Server:
             for index, request in enumerate(call.requests):
                 first = index * num_choices
                 listener = partial(self._mailbox.put, call.stream, first)
+                self.watch.traces.expect(request, self.engine.now_s())
                 self.engine.submit(request, listener, call.quota)
         except ExecutorFailed as error:
             raise _dead(str(error)) from None
@@ -132,6 +135,8 @@ class Server:
             if not call.answer.is_over:
                 for request in call.requests:
                     self.engine.cancel(request.id)
+            for request in call.requests:
+                self.watch.traces.settle(request)
 
     def _engine_died(self, why: str) -> None:
         self.fail_open(_dead(why))

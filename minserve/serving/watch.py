@@ -1,0 +1,93 @@
+"""Everything that watches one engine, and the routes that show it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+
+from minserve.events import Event
+from minserve.serving import live
+from minserve.serving.errors import ApiError
+from minserve.serving.metrics import Metrics
+from minserve.serving.trace import Exporter, Trace, Traces
+
+if TYPE_CHECKING:
+    from minserve.service import Service
+    from minserve.serving.server import Server
+
+log = logging.getLogger("minserve.server")
+
+PAGE_HEADERS = {
+    # The page is itself and this server, and nothing else.
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Watch:
+    """One listener for the engine's log: traces first, because the metrics read them."""
+
+    def __init__(
+        self, service: Service, model_name: str, model_load_s: float | None = None
+    ) -> None:
+        engine, clock = service.client.engine, service.client.loop.clock
+        self._export = Exporter.if_installed()
+        self.traces = Traces(on_finished=self._finished)
+        self.metrics = Metrics(
+            engine, self.traces, model_name, clock.now_s, service.admission, model_load_s
+        )
+        self.live = live.Live(engine, model_name, service.admission)
+        engine.log.listen(self._note)
+
+    def _note(self, event: Event) -> None:
+        try:
+            self.traces.note(event)
+            self.metrics.note(event)
+            self.live.note(event)
+        except Exception:  # NOTE: whoever watches the engine must not end it
+            log.exception("an event of kind %s was not taken in", event.kind)
+
+    def _finished(self, trace: Trace) -> None:
+        self.metrics.note_finished(trace)
+        if self._export:
+            self._export(trace)
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What every answer says of the load: the rung, unless all is normal."""
+        rung = self.live.rung()
+        return [(b"x-minserve-rung", f"{int(rung)} {rung.label}".encode())] if rung else []
+
+
+def add_routes(app: FastAPI, server: Server) -> None:
+    """`/` (the page), `/live`, `/metrics` and `/v1/traces/{id}`. Only the page needs no key."""
+    watch, html = server.watch, live.page()
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(html, headers=PAGE_HEADERS)
+
+    @app.get("/live")
+    async def live_picture() -> dict[str, Any]:
+        return watch.live.picture(server.engine.now_s())
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics(request: Request) -> Response:
+        if not request.scope["state"]["principal"].is_operator:
+            raise ApiError(403, "metrics are for keys with the role `operator`")
+        return Response(watch.metrics.text(), media_type=watch.metrics.content_type)
+
+    @app.get("/v1/traces/{request_id}")
+    async def trace(request_id: str, request: Request) -> dict[str, Any]:
+        principal = request.scope["state"]["principal"]
+        tenant, salt = principal.identity.tenant, server.calls.salts.of(principal)
+        found = watch.traces.read(request_id, tenant, salt, principal.is_operator)
+        if found is None:
+            raise ApiError(404, f"there is no trace of {request_id!r}", code="trace_not_found")
+        return found.as_dict()
