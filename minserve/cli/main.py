@@ -15,6 +15,7 @@ from minserve.cli.benchmarks import benchmarks  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.keys import keys  # noqa: E402
+from minserve.cli.loadtest import loadtest  # noqa: E402
 from minserve.cli.models import models  # noqa: E402
 from minserve.cli.parts import parts  # noqa: E402
 from minserve.cli.replay import replay  # noqa: E402
@@ -33,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(context_settings={"allow_extra_args": True})(loadtest)
 for command in (estimate, generate, models, replay, serve, simulate):
     app.command()(command)
 app.add_typer(benchmarks, name="bench")

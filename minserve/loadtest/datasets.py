@@ -76,16 +76,17 @@ def calls(
         yield Call(f"{sample.kind or 'r'}-{number:06}", time_s, sample)
 
 
-def forced(sample: Sample, max_total_tokens: int) -> Sample:
-    """The sample cut to `max_total_tokens`: its prompt to three quarters of that at most."""
-    if sample.token_ids is None:
+def cut(sample: Sample, max_total_tokens: int) -> Sample:
+    """The sample cut to `max_total_tokens`: its prompt to three quarters of that at most.
+
+    A sample of text alone is left as it is: its length is known only to the server.
+    """
+    if sample.token_ids is None or sample.text is not None:
         return sample
     token_ids = sample.token_ids[: max(1, max_total_tokens * 3 // 4)]
     room = max(1, max_total_tokens - len(token_ids))
-    max_tokens = min(sample.sampling.max_tokens, room)
-    return replace(
-        sample, token_ids=token_ids, sampling=replace(sample.sampling, max_tokens=max_tokens)
-    )
+    sampling = replace(sample.sampling, max_tokens=min(sample.sampling.max_tokens, room))
+    return replace(sample, token_ids=token_ids, sampling=sampling)
 
 
 # -- made up
@@ -151,15 +152,19 @@ def from_table(
         yield _of_lengths(_random_ids(rng, num_prompt, vocab), num_output)
 
 
-def from_trace(rows: Iterable[Row], rng: random.Random, vocab: int = 1000) -> Iterator[Sample]:
-    """The rows of a trace: its lengths, and its shared prefixes where it names them."""
+def from_trace(
+    rows: Iterable[Row], rng: random.Random, *, scale: float = 1.0, vocab: int = 1000
+) -> Iterator[Sample]:
+    """The rows of a trace: its lengths times `scale`, and its shared prefixes where it has them.
+
+    Scaled, every block shrinks alike, so the same share of each prompt stays shared.
+    """
     for row in rows:
-        prompt = (
-            row.prompt_token_ids(vocab)
-            if row.blocks
-            else _random_ids(rng, max(1, row.num_prompt_tokens), vocab)
-        )
-        yield _of_lengths(prompt, max(1, row.num_output_tokens))
+        if row.blocks:
+            prompt = row.prompt_token_ids(vocab, scale)
+        else:
+            prompt = _random_ids(rng, max(1, round(row.num_prompt_tokens * scale)), vocab)
+        yield _of_lengths(prompt, max(1, round(row.num_output_tokens * scale)))
 
 
 # -- from files

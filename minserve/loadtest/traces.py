@@ -19,6 +19,7 @@ from pathlib import Path
 from minserve.errors import DataNotFound
 
 MOONCAKE_BLOCK_TOKENS = 512
+NUM_DIGITS = 2
 FIRST_TOKEN = 20
 """Made-up prompts leave out the ids below, where vocabularies keep their special tokens."""
 
@@ -35,17 +36,19 @@ class Row:
     num_output_tokens: int
     blocks: tuple[int, ...] = ()
 
-    def prompt_token_ids(self, vocab: int = 1000) -> tuple[int, ...]:
+    def prompt_token_ids(self, vocab: int = 1000, scale: float = 1.0) -> tuple[int, ...]:
         """Made-up tokens that are shared exactly where the trace's blocks are; made anew each time.
 
-        Raises `DataNotFound` if the trace named no blocks.
+        `scale` shrinks or stretches every block alike. Raises `DataNotFound` if the trace named
+        no blocks.
         """
         if not self.blocks:
             raise DataNotFound("this trace has no block ids", "use random prompts of its lengths")
+        size = max(NUM_DIGITS, round(MOONCAKE_BLOCK_TOKENS * scale))
         tokens: list[int] = []
         for block in self.blocks:
-            tokens += _block_token_ids(block, vocab)
-        return tuple(tokens[: self.num_prompt_tokens])
+            tokens += _block_token_ids(block, vocab, size)
+        return tuple(tokens[: max(1, round(self.num_prompt_tokens * scale))])
 
 
 def read_trace(path: Path) -> list[Row]:
@@ -84,20 +87,20 @@ def _mooncake(lines: Iterable[str]) -> Iterator[Row]:
 
 
 @lru_cache(maxsize=8192)
-def _block_token_ids(block: int, vocab: int) -> tuple[int, ...]:
-    """512 tokens that begin with the block's own number, so that no two blocks are equal."""
+def _block_token_ids(block: int, vocab: int, size: int) -> tuple[int, ...]:
+    """`size` tokens that begin with the block's own number, so that no two blocks are equal."""
     digits, number = [], block
-    for _ in range(4):
+    for _ in range(NUM_DIGITS):
         number, digit = divmod(number, vocab - FIRST_TOKEN)
         digits.append(FIRST_TOKEN + digit)
-    pool, start = _filler(vocab), block % MOONCAKE_BLOCK_TOKENS
-    return (*digits, *pool[start : start + MOONCAKE_BLOCK_TOKENS - len(digits)])
+    start = block % size
+    return (*digits, *_filler(vocab, size)[start : start + size - len(digits)])
 
 
 @lru_cache(maxsize=8)
-def _filler(vocab: int) -> tuple[int, ...]:
+def _filler(vocab: int, size: int) -> tuple[int, ...]:
     rng = random.Random("filler")
-    return tuple(rng.randrange(FIRST_TOKEN, vocab) for _ in range(2 * MOONCAKE_BLOCK_TOKENS))
+    return tuple(rng.randrange(FIRST_TOKEN, vocab) for _ in range(2 * size))
 
 
 def lru_hit_rate(rows: Iterable[Row], num_blocks: int) -> float:
