@@ -41,6 +41,9 @@ def serve(
     ordering: Annotated[str, typer.Option(help="fifo, deadline, priority or fair.")] = "fair",
     max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
     token_budget: Annotated[int, typer.Option(help="Most tokens in a step.")] = 512,
+    step_cap: Annotated[
+        float, typer.Option(help="Milliseconds a step may take while there is offline work.")
+    ] = 100.0,
     kv_memory: Annotated[
         str, typer.Option(help="Memory for the KV cache, such as 512MB or 2GiB.")
     ] = "512MB",
@@ -99,7 +102,7 @@ def serve(
     )
     engine = EngineSettings(
         model, policy, ordering, max_running, token_budget, kv_memory, num_blocks, max_model_len,
-        dtype, device, prefix_scope != "off", served_name,
+        dtype, device, prefix_scope != "off", served_name, step_cap / 1000,
     )  # fmt: skip
     began_s = time.perf_counter()
     salts = Salts() if prefix_scope == "off" else Salts(Scope(prefix_scope))
@@ -139,6 +142,7 @@ class EngineSettings:
     device: str = "cpu"
     prefix_caching: bool = True
     served_name: str | None = None
+    step_cap_s: float = 0.1
 
 
 def make_server(
@@ -159,7 +163,9 @@ def make_server(
     from minserve.models.config import ModelConfig
     from minserve.models.registry import ALIASES, resolve
     from minserve.scheduling.admission import Admission
-    from minserve.scheduling.batching import ContinuousBatching, DynamicBatching, StaticBatching
+    from minserve.scheduling.batching import DynamicBatching, StaticBatching
+    from minserve.scheduling.rates import Rates
+    from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
     from minserve.service import Service
     from minserve.serving.calls import ServedModel
     from minserve.serving.identity import Salts
@@ -170,17 +176,25 @@ def make_server(
     policies = {
         "static": lambda: StaticBatching(settings.max_running),
         "dynamic": lambda: DynamicBatching(settings.max_running),
-        "continuous": lambda: ContinuousBatching(settings.token_budget, settings.max_running),
+        "continuous": lambda: ReservedBatching(
+            settings.token_budget,
+            settings.max_running,
+            block_size=BLOCK_SIZE,
+            reserved_blocks=num_blocks // 8,
+            step_cap_s=settings.step_cap_s,
+            rates=rates,
+        ),
     }
     if settings.policy not in policies:
         raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(policies)}")
-    policy = policies[settings.policy]()
+    rates = Rates()
     folder = resolve(settings.model)
     config = ModelConfig.from_folder(folder)
     num_blocks = settings.num_blocks
     if num_blocks is None:
         memory = parse_size(settings.kv_memory)
         num_blocks = num_blocks_for(config, memory, BLOCK_SIZE, settings.dtype)
+    policy = policies[settings.policy]()
     executor = TorchExecutor(
         folder,
         num_blocks=num_blocks,
@@ -196,10 +210,11 @@ def make_server(
             executor,
             policy,
             prefix_caching=settings.prefix_caching,
-            ordering=bench.ORDERINGS[settings.ordering](),
+            ordering=OnlineFirst(bench.ORDERINGS[settings.ordering]()),
             log=EventLog(keep=False),
         )
-        return Service(LocalClient(engine, loop), tokenizer.detokenizer, Admission(engine.log))
+        admission = Admission(engine.log, rates=rates)
+        return Service(LocalClient(engine, loop), tokenizer.detokenizer, admission)
 
     aliases = [alias for alias, name in ALIASES.items() if name == folder.name]
     names = [folder.name, *aliases, settings.model, str(folder)]

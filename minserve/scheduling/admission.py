@@ -16,7 +16,6 @@ from typing import Protocol
 
 from minserve.events import Admitted, Event, EventLog, Finished, Preempted, StepStarted, Submitted
 from minserve.request import FinishReason, Request, WorkloadClass
-from minserve.scheduling.ordering import OFFLINE, is_offline
 from minserve.scheduling.overload import (
     Ladder,
     LadderState,
@@ -27,6 +26,7 @@ from minserve.scheduling.overload import (
     output_limit,
 )
 from minserve.scheduling.rates import DecayingRatio, Rates
+from minserve.scheduling.reservation import OFFLINE, is_offline
 
 INF = float("inf")
 LOOK_EVERY_S = 0.05

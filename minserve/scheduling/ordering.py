@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 from typing import Any
 
-from minserve.request import Request, WorkloadClass
-
-OFFLINE = frozenset({WorkloadClass.BATCH})
-"""The classes of work for which nobody sits and waits."""
-
-
-def is_offline(request: Request) -> bool:
-    """`request` is of such a class."""
-    return request.workload_class in OFFLINE
+from minserve.request import Request
 
 
 class Ordering:
@@ -41,31 +32,6 @@ class Ordering:
 
 
 FirstComeFirstServed = Ordering
-
-
-class OnlineFirst(Ordering):
-    """Offline (batch) work behind all other, each of the two ordered by `inner`.
-
-    A policy is shown the first of both, so that neither hides the other: see `ReservedBatching`,
-    which keeps a share for offline so that it does not starve.
-    """
-
-    def __init__(self, inner: Ordering) -> None:
-        self.inner = inner
-        self.is_fixed = inner.is_fixed
-
-    def key(self, request: Request, now_s: float) -> Any:
-        return is_offline(request), self.inner.key(request, now_s)
-
-    def shown(self, waiting: list[Request], count: int) -> list[Request]:
-        num_online = bisect.bisect_left(waiting, True, key=is_offline)
-        return [*waiting[: min(num_online, count)], *waiting[num_online : num_online + count]]
-
-    def arrived(self, request: Request, active: list[Request]) -> None:
-        self.inner.arrived(request, active)
-
-    def served(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
-        self.inner.served(request, num_prefill_tokens, num_output_tokens)
 
 
 class EarliestDeadline(Ordering):

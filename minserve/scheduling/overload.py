@@ -18,7 +18,7 @@ from enum import IntEnum
 
 from minserve.errors import ConfigError
 from minserve.request import Request
-from minserve.scheduling.ordering import is_offline
+from minserve.scheduling.reservation import is_offline
 
 CRITICAL_ROLE = "critical"
 """The role, in the server's records of a key, whose requests are the critical journeys."""

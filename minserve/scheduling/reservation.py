@@ -7,18 +7,54 @@ everything else, and a small share of each step, so that it does not starve eith
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from minserve.request import Request
+from minserve.request import Request, WorkloadClass
 from minserve.scheduling.batching import ContinuousBatching, Decision, Snapshot
-from minserve.scheduling.ordering import is_offline
+from minserve.scheduling.ordering import Ordering
 from minserve.scheduling.rates import Rates
+
+OFFLINE = frozenset({WorkloadClass.BATCH})
+"""The classes of work for which nobody sits and waits."""
+
+
+def is_offline(request: Request) -> bool:
+    """`request` is of such a class."""
+    return request.workload_class in OFFLINE
+
+
+class OnlineFirst(Ordering):
+    """Offline (batch) work behind all other, each of the two ordered by `inner`.
+
+    A policy is shown the first of both, so that neither hides the other: see `ReservedBatching`,
+    which keeps a share for offline so that it does not starve.
+    """
+
+    def __init__(self, inner: Ordering) -> None:
+        self.inner = inner
+        self.is_fixed = inner.is_fixed
+
+    def key(self, request: Request, now_s: float) -> Any:
+        return is_offline(request), self.inner.key(request, now_s)
+
+    def shown(self, waiting: list[Request], count: int) -> list[Request]:
+        num_online = bisect.bisect_left(waiting, True, key=is_offline)
+        return [*waiting[: min(num_online, count)], *waiting[num_online : num_online + count]]
+
+    def arrived(self, request: Request, active: list[Request]) -> None:
+        self.inner.arrived(request, active)
+
+    def served(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
+        self.inner.served(request, num_prefill_tokens, num_output_tokens)
 
 
 class ReservedBatching(ContinuousBatching):
     """Continuous batching in which online work goes first and offline takes the rest.
 
-    - Time: with `step_cap_s`, prefill is cut so that a step ends within it at measured `rates`.
+    - Time: with `step_cap_s`, as long as there is offline work, prefill is cut so that a step ends
+      within it at measured `rates`; where decodes leave less, prefill gets half of it.
     - Tokens: online prefill first, but `offline_share` of the prefill budget is kept for offline.
     - Rows: a step has `max_running`, online decodes first, one of them kept for offline. An
       offline request that finds no row pauses and keeps its blocks.
@@ -53,7 +89,9 @@ class ReservedBatching(ContinuousBatching):
         num_kept_rows = 1 if offline or new_offline else 0
         rows = [*online, *offline[: max(0, self.max_running - len(online))]]
         decodes = [request for request in rows if not request.is_prefill]
-        budget = self._prefill_budget(len(decodes))
+        budget = self.token_budget - len(decodes)
+        if num_kept_rows and self.step_cap_s is not None:
+            budget = min(budget, self._tokens_within(self.step_cap_s, len(decodes)))
         online_budget = budget - num_kept_rows * max(1, int(budget * self.offline_share))
         run = _Run(snapshot, self.chunk_tokens, decodes)
 
@@ -73,12 +111,10 @@ class ReservedBatching(ContinuousBatching):
             run.admit(new_offline[:1], budget, num_slots, 0, snapshot.num_new_blocks)
         return Decision(run.pairs, victims=[*offline[::-1], *online[::-1]])
 
-    def _prefill_budget(self, num_decodes: int) -> int:
-        budget = self.token_budget - num_decodes
-        if self.step_cap_s is None:
-            return budget
-        within_cap = self.rates.tokens_within(self.step_cap_s, num_decodes)
-        return min(budget, max(self.block_size, within_cap))  # some prefill always goes on
+    def _tokens_within(self, cap_s: float, num_decodes: int) -> int:
+        rates = self.rates
+        at_least = max(self.block_size, rates.tokens_within(cap_s / 2, 0))
+        return max(at_least, rates.tokens_within(cap_s, num_decodes))
 
     def _growth(self, request: Request) -> int:
         """Blocks that `request` may still come to need beyond those of its tokens so far."""

@@ -135,7 +135,8 @@ class Gate:
             **state.get("figures", {}),
         }
         # What a probe asks every second is not worth a line.
-        level = logging.DEBUG if scope["path"] in self._public and status < 400 else logging.INFO
+        is_probe = scope["path"] in (*self._public, "/live", "/metrics") and status < 400
+        level = logging.DEBUG if is_probe else logging.INFO
         fields = {name: value for name, value in fields.items() if value is not None}
         access.log(level, "request", extra={"fields": fields})
 

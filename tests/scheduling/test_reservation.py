@@ -16,9 +16,9 @@ from minserve.events import Admitted, StepEnded, StepStarted
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.metrics import summarise
 from minserve.request import Identity, Request, SamplingParams, WorkloadClass
-from minserve.scheduling.ordering import OnlineFirst, Ordering, VirtualTokenCounter
+from minserve.scheduling.ordering import Ordering, VirtualTokenCounter
 from minserve.scheduling.rates import Rates
-from minserve.scheduling.reservation import ReservedBatching
+from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
 
 NUM_BLOCKS, RESERVED = 600, 150
 STEP_CAP_S = 0.015
@@ -196,7 +196,7 @@ def test_two_backlogged_tenants_get_equal_service_though_one_sends_ten_times_mor
             for n in range(num)
         ]
 
-    loud, quiet = requests("loud", 800), requests("quiet", 80)
+    loud, quiet = requests("loud", 1500), requests("quiet", 150)
     engine = serve([*loud, *quiet], OnlineFirst(VirtualTokenCounter()), end_s=4.0)
     waiting = {request.identity.tenant for request in engine.scheduler.waiting}
     assert waiting == {"loud", "quiet"}, "both were to be backlogged to the end"
