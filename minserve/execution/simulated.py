@@ -19,25 +19,31 @@ class CostModel:
     """Seconds that a step takes: a fixed part, plus so much per token, row and context token.
 
     `per_context_token_s` counts every cached token that a computed token attends to, which is what
-    makes long prompts cost more than their length. The defaults are round figures of the size of
-    northstar-nano on two CPU cores; they are not fitted to any machine.
+    makes long prompts cost more than their length; `per_read_token_s` counts each row's context
+    once, as memory is read. The defaults are round figures of the size of northstar-nano on two CPU
+    cores; `minserve calibrate` fits them to a machine.
     """
 
     per_step_s: float = 2e-3
     per_token_s: float = 4e-5
     per_row_s: float = 5e-5
     per_context_token_s: float = 2e-8
+    per_read_token_s: float = 0.0
 
     def step_s(self, plan: StepPlan) -> float:
         """Duration of one step in seconds."""
-        num_attended = sum(
-            len(row.token_ids) * (row.start + row.num_context_tokens + 1) / 2 for row in plan.rows
-        )
+        num_tokens = num_attended = num_read = 0
+        for row in plan.rows:
+            count, context = len(row.token_ids), row.num_context_tokens
+            num_tokens += count
+            num_attended += count * (row.start + context + 1)
+            num_read += context
         return (
             self.per_step_s
-            + self.per_token_s * plan.num_tokens
+            + self.per_token_s * num_tokens
             + self.per_row_s * len(plan.rows)
-            + self.per_context_token_s * num_attended
+            + self.per_context_token_s * num_attended / 2
+            + self.per_read_token_s * num_read
         )
 
 
