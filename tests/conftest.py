@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-# NOTE: must be set before torch loads; threads that spin slow a two-core machine several times.
+# NOTE: must be set before torch loads; see minserve/cli/main.py.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
 @pytest.fixture(scope="session")

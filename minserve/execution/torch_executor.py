@@ -15,7 +15,7 @@ from minserve.errors import ConfigError
 from minserve.execution.executor import Row, StepPlan, StepResult
 from minserve.execution.memory import keep_freed_memory
 from minserve.kv.estimate import KVShape
-from minserve.models import lora
+from minserve.models import cpu, kv_cache, lora
 from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
 from minserve.models.decoder import Decoder
@@ -50,6 +50,9 @@ class TorchExecutor:
         device: A torch device: `cpu`, `cuda`.
         max_model_len: The longest sequence served; at most, and by default, what the model knows.
         adapters: LoRA adapters to load, names to PEFT folders; see `load_adapter`.
+        kv_cache_dtype: `auto` keeps keys and values in `dtype`; `int8` in a byte per value and a
+            scale per token and head, on a CPU.
+        fast: Use the kernels made for this CPU where there are any; without, plain torch.
 
     Raises `ConfigError` for a bad setting, and whatever loading a model raises.
     """
@@ -65,12 +68,18 @@ class TorchExecutor:
         batch_invariant: bool = False,
         max_model_len: int | None = None,
         adapters: Mapping[str, str | os.PathLike] | None = None,
+        kv_cache_dtype: str = "auto",
+        fast: bool = True,
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ConfigError(
                 f"{num_blocks} blocks of {block_size} tokens", "both must be at least 1"
             )
         torch_type = torch_dtype(dtype)
+        if kv_cache_dtype not in ("auto", "int8"):
+            raise ConfigError(f"kv_cache_dtype {kv_cache_dtype!r} is unknown", "use auto or int8")
+        if batch_invariant and kv_cache_dtype == "int8":
+            raise ConfigError("batch-invariant kernels read no int8 KV cache", "choose one of them")
         _check_device(device)
         keep_freed_memory()
         self.model_folder = resolve(model)
@@ -92,21 +101,19 @@ class TorchExecutor:
         self.decoder = Decoder.load(
             self.model_folder, torch_type, device, max_model_len=self.max_model_len
         )
+        self.kv_cache_dtype = kv_cache_dtype
+        cached_type = torch.int8 if kv_cache_dtype == "int8" else torch_type
         if batch_invariant:
             make_invariant(self.decoder)
+        elif fast and cpu.is_supported(self.decoder):
+            cpu.make_fast(self.decoder, cached_type)
+        elif cached_type == torch.int8:
+            raise ConfigError("an int8 KV cache needs Numba and a CPU", "leave kv_cache_dtype out")
         self.adapters: frozenset[str] = frozenset()
         for name, adapter_folder in (adapters or {}).items():
             self.load_adapter(name, adapter_folder)
-        # Zeros, not empty: attention multiplies masked values by 0, and 0 * NaN is NaN.
-        self.kv_cache = torch.zeros(
-            self.config.num_hidden_layers,
-            2,
-            num_blocks,
-            block_size,
-            self.config.num_kv_heads,
-            self.config.head_dim,
-            dtype=torch_type,
-            device=device,
+        self.kv_cache = kv_cache.allocate(
+            self.config, num_blocks, block_size, cached_type, device
         )
 
     @property

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-# NOTE: must stand before torch loads; threads that spin slow a shared machine several times.
+# NOTE: must stand before torch loads; see minserve/cli/main.py.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 from minserve.learn.parts import get, hint, part, parts_status, restore, use
 from minserve.learn.pool import PoolBase

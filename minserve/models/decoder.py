@@ -1,9 +1,10 @@
 """One decoder for Llama, Mistral, Qwen2 and Qwen3: a flat batch of tokens over a paged KV cache.
 
-Every layer is three lines: project, attend, finish. The architecture is Llama's (Touvron et al.
-2023): RMSNorm before each half, rotary positions (RoFormer, Su 2021), grouped-query attention
-(Ainslie 2023), a SwiGLU MLP (Shazeer 2020). What the others add is small, and `ModelConfig` says
-which of it there is: biases, a norm of queries and keys (Qwen3), a sliding window (Mistral).
+Every layer is four lines: project, rotate and store, attend, finish. The architecture is Llama's
+(Touvron et al. 2023): RMSNorm before each half, rotary positions (RoFormer, Su 2021), grouped-query
+attention (Ainslie 2023), a SwiGLU MLP (Shazeer 2020). What the others add is small, and
+`ModelConfig` says which of it there is: biases, a norm of queries and keys (Qwen3), a sliding
+window (Mistral).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch.nn.functional import embedding, rms_norm, silu
+from torch.nn.functional import embedding
 
 from minserve.models.attention import Attention
 from minserve.models.attention.reference import PagedAttention
 from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
+from minserve.models.ops import TORCH_OPS, TorchOps
 from minserve.models.projection import Projection, Segment
 from minserve.models.rotary import rotary_table
 from minserve.models.weights import Weights
@@ -39,37 +41,29 @@ class Layer:
     gate_up: Projection  # hidden -> 2 * intermediate
     down: Projection  # intermediate -> hidden
 
-    def project(
-        self,
-        x: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        segments: Sequence[Segment] = (),
-    ):
-        """Hidden states `[n, hidden]` to rotated queries `[n, num_heads, head_dim]`, rotated keys
-        and values `[n, num_kv_heads, head_dim]`.
+    ops: TorchOps = TORCH_OPS
+
+    def project(self, x: torch.Tensor, segments: Sequence[Segment] = ()) -> torch.Tensor:
+        """Hidden states `[n, hidden]` to queries, keys and values, not rotated yet,
+        `[n, num_heads + 2 * num_kv_heads, head_dim]`.
         """
         c = self.config
-        x = rms_norm(x, (c.hidden_size,), self.attention_norm, c.rms_norm_eps)
+        x = self.ops.rms_norm(x, self.attention_norm, c.rms_norm_eps)
         qkv = self.qkv(x, segments).view(len(x), -1, c.head_dim)
-        heads, kv_heads = c.num_attention_heads, c.num_kv_heads
-        queries_keys, values = qkv.split([heads + kv_heads, kv_heads], 1)
         if self.qk_norm is not None:
-            normed = rms_norm(queries_keys, (c.head_dim,), None, c.rms_norm_eps)
-            queries_keys = normed * self.qk_norm
-        # Rotate by halves: roll swaps them, and the table's sines carry the sign.
-        queries_keys = queries_keys * cos + queries_keys.roll(c.head_dim // 2, -1) * sin
-        return *queries_keys.split([heads, kv_heads], 1), values
+            queries_keys, values = qkv.tensor_split([-c.num_kv_heads], 1)
+            normed = self.ops.rms_norm(queries_keys, None, c.rms_norm_eps)
+            qkv = torch.cat([normed * self.qk_norm, values], 1)
+        return qkv
 
     def finish(
         self, x: torch.Tensor, attended: torch.Tensor, segments: Sequence[Segment] = ()
     ) -> torch.Tensor:
         """Add what attention found, `[n, num_heads, head_dim]`, and then the MLP, to `x`."""
-        c = self.config
         x = x + self.out(attended.flatten(1), segments)
-        normed = rms_norm(x, (c.hidden_size,), self.mlp_norm, c.rms_norm_eps)
-        gate, up = self.gate_up(normed, segments).chunk(2, -1)
-        return x + self.down(silu(gate) * up, segments)
+        normed = self.ops.rms_norm(x, self.mlp_norm, self.config.rms_norm_eps)
+        gate_up = self.gate_up(normed, segments)
+        return x + self.down(self.ops.silu_and_multiply(gate_up), segments)
 
 
 class Decoder:
@@ -90,6 +84,7 @@ class Decoder:
         self.config = config
         self.attention = attention or PagedAttention()
         self.by_tile: Callable = _all_at_once
+        self.ops = TORCH_OPS
         heads, kv_heads = c.num_attention_heads * c.head_dim, c.num_kv_heads * c.head_dim
         hidden, inner = c.hidden_size, c.intermediate_size
 
@@ -147,6 +142,11 @@ class Decoder:
         with Weights(folder, dtype, device) as weights:
             return cls(ModelConfig.from_folder(folder), weights, **options)
 
+    def use_ops(self, ops: TorchOps) -> None:
+        """Let `ops` do the small operations, here and in every layer."""
+        for part in (self, *self.layers):
+            part.ops = ops
+
     def projections(self) -> Iterator[Projection]:
         """The projections of every layer: what adapters may change."""
         for layer in self.layers:
@@ -154,9 +154,7 @@ class Decoder:
 
     def to_logits(self, x: torch.Tensor) -> torch.Tensor:
         """Hidden states `[n, hidden]` to `[n, vocab]`."""
-        c = self.config
-        x = rms_norm(x, (c.hidden_size,), self.norm, c.rms_norm_eps)
-        return self.vocabulary(x)
+        return self.vocabulary(self.ops.rms_norm(x, self.norm, self.config.rms_norm_eps))
 
     @torch.inference_mode()
     def __call__(
@@ -164,18 +162,18 @@ class Decoder:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute a batch; write its keys and values to their slots.
 
-        kv_cache: `[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]`, changed.
+        kv_cache: `[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]`, changed; an
+        int8 cache has its scales in two more bytes per head.
         wanted: `[m]` int64, which tokens of the batch need logits; the projection onto the
         vocabulary, the widest of all, is done for no other.
         Returns logits `[m, vocab]` float32 and `[num_tokens]` bool, False where a token's hidden
         state is not finite.
         """
         x = embedding(batch.token_ids, self.embeddings)
-        cos, sin = self.cos[batch.positions, None], self.sin[batch.positions, None]
+        cos, sin = self.cos[batch.positions], self.sin[batch.positions]
         for layer, (keys, values) in zip(self.layers, kv_cache, strict=True):
-            q, k, v = self.by_tile(partial(layer.project, segments=batch.segments), x, cos, sin)
-            keys.view(-1, *k.shape[1:]).index_copy_(0, batch.slots, k)
-            values.view(-1, *v.shape[1:]).index_copy_(0, batch.slots, v)
+            qkv = self.by_tile(partial(layer.project, segments=batch.segments), x)
+            q = self.ops.rotate_and_store(qkv, cos, sin, batch.slots, keys, values)
             attended = self.attention.attend(q, keys, values, batch.layouts[layer.window])
             x = self.by_tile(partial(layer.finish, segments=batch.segments), x, attended)
         logits = self.by_tile(self.to_logits, x[wanted])

@@ -6,7 +6,7 @@ and what an adapter adds is settled here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,17 +34,19 @@ class Projection:
 
     weight: `[out, in]`, the parts that read the same input one below the other; bias `[out]` or
     None. parts: the checkpoint's name of each part and how many outputs it has. deltas: what each
-    loaded adapter adds here, by the adapter's name; changed only by loading one.
+    loaded adapter adds here, by the adapter's name; changed only by loading one. multiply: torch's
+    `linear`, or the same for a weight laid out otherwise (`minserve.models.cpu`).
     """
 
     weight: Tensor
     bias: Tensor | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
     deltas: dict[str, Delta] = field(default_factory=dict)
+    multiply: Callable[[Tensor, Tensor, Tensor | None], Tensor] = linear
 
     def __call__(self, x: Tensor, segments: Sequence[Segment] = ()) -> Tensor:
         """`[num_tokens, in]` to `[num_tokens, out]`, in the dtype of `x`."""
-        y = linear(x, self.weight, self.bias)
+        y = self.multiply(x, self.weight, self.bias)
         for adapter, tokens in segments:
             if delta := self.deltas.get(adapter):
                 y[tokens] += linear(linear(x[tokens], delta.down), delta.up)

@@ -1,0 +1,274 @@
+"""Paged attention for CPUs, compiled by Numba: keys and values are read where they lie.
+
+Both kernels fold keys and values into the result by online softmax (Milakov 2018; FlashAttention,
+Dao 2022), so no matrix of scores is kept; all query heads of a group share each read of their KV
+head (GQA, Ainslie 2023).
+
+    decode   one query per row; the work is reading the cache, and a block is read front to back,
+             all KV heads of it. A long context is cut into pieces that run side by side and are
+             merged at the end (Flash-Decoding, Dao 2023).
+    chunk    many queries per row; the work is arithmetic. KEY_TILE keys are copied to a transposed
+             tile once for QUERY_TILE queries, so that the inner loops run over neighbouring floats.
+
+The head's size and the group's are constants of the compiled code: the loops over them are laid out
+in vector registers, which makes the kernels about twice as fast as with sizes as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from minserve.models import jit
+from minserve.models.attention.cpu_values import as_float, prefetch, scale_of
+
+numba = jit.require()
+prange = numba.prange
+
+PIECE_TOKENS = 256
+"""Keys of a decode that are folded in one go. Fixed, so that a result does not depend on what else
+is in the batch, nor on the number of threads."""
+QUERY_TILE = 32
+KEY_TILE = 64
+CACHE_LINE_BYTES = 64
+LOWEST = np.float32(-1e30)  # NOTE: not -inf, which fastmath may assume never to meet
+
+
+class Kernels(NamedTuple):
+    """Compiled for one model's heads and one kind of cache."""
+
+    decode: Callable
+    chunk: Callable
+
+
+@numba.njit(fastmath=True, error_model="numpy")
+def exp(x):
+    """e^x for x <= 0 in float32, without a branch, so that loops of it become vector code.
+
+    x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a polynomial (Cephes, Moshier), 2^n by its bits.
+    """
+    x = max(x, np.float32(-87.0))
+    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+    y = np.float32(1.9875691500e-4)
+    y = y * r + np.float32(1.3981999507e-3)
+    y = y * r + np.float32(8.3334519073e-3)
+    y = y * r + np.float32(4.1665795894e-2)
+    y = y * r + np.float32(1.6666665459e-1)
+    y = y * r + np.float32(5.0000001201e-1)
+    y = y * r * r + r + np.float32(1)
+    return y * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
+@cache
+def kernels(head_dim: int, group: int, cached: str = "f4") -> Kernels:
+    """Compile, or load what an earlier process compiled.
+
+    head_dim: a multiple of 4. group: query heads per KV head. cached: the cache's element type in
+    Numba's words: f4, i2 (bfloat16's bits) or i1 (`minserve.models.attention.cpu_values`).
+    """
+    cache_type = f"{cached}[:,:,:,::1]"
+    with jit.announced("attention"):
+        compiled_decode = jit.kernel(
+            f"void(f4[:,:,::1], {cache_type}, {cache_type}, i4[:,::1], i4[:,::1], i4[::1], i4[::1],"
+            "f4[:,:,::1])"
+        )(_decode(head_dim, group))
+        compiled_chunk = jit.kernel(
+            f"void(f4[:,:,::1], {cache_type}, {cache_type}, i4[:,::1], i4[:,::1], i4[::1], i4,"
+            "f4[:,:,::1])"
+        )(_chunk(head_dim, group))
+    return Kernels(compiled_decode, compiled_chunk)
+
+
+def _decode(head_dim: int, group: int) -> Callable:
+    scale = np.float32(head_dim**-0.5)
+
+    def decode(queries, keys, values, tables, pieces, shares, first_pieces, out):
+        """Attend with one query for each row.
+
+        pieces: `[num_pieces, 4]`: row, its token, first key, end of keys; a row's lie together,
+        from first_pieces[i] to first_pieces[i + 1]. shares: each thread's range of pieces.
+        """
+        block_size, kv_heads = keys.shape[1], keys.shape[2]
+        num_pieces, heads = len(pieces), kv_heads * group
+        flat_keys, flat_values = keys.reshape(-1), values.reshape(-1)
+        token_size = kv_heads * keys.shape[3]
+        block_len = block_size * token_size
+        line = CACHE_LINE_BYTES // keys.itemsize
+        # What each piece found: the unnormalised sum, its largest score, the sum of weights.
+        found = np.empty((num_pieces, heads, head_dim), np.float32)
+        tops = np.empty((num_pieces, heads), np.float32)
+        totals = np.empty((num_pieces, heads), np.float32)
+        for thread in prange(len(shares) - 1):
+            q = np.empty((kv_heads, group, head_dim), np.float32)
+            weights = np.empty((kv_heads, group, block_size), np.float32)
+            acc = np.empty((kv_heads, group, head_dim), np.float32)
+            for piece in range(shares[thread], shares[thread + 1]):
+                row, token, first_key, end_key = pieces[piece]
+                top, total = tops[piece], totals[piece]
+                for h in range(kv_heads):
+                    for g in range(group):
+                        top[h * group + g] = LOWEST
+                        total[h * group + g] = 0
+                        for d in range(head_dim):
+                            q[h, g, d] = queries[token, h * group + g, d] * scale
+                            acc[h, g, d] = 0
+                for position in range(first_key - first_key % block_size, end_key, block_size):
+                    block = tables[row, position // block_size]
+                    first = max(first_key - position, 0)
+                    end = min(end_key - position, block_size)
+                    after = tables[row, min(position + block_size, end_key - 1) // block_size]
+                    # In the order of memory: every key of the block, then every value.
+                    for t in range(first, end):
+                        # The next block begins elsewhere: the CPU cannot foresee where.
+                        begin = after * block_len + t * token_size
+                        for i in range(begin, begin + token_size, line):
+                            prefetch(flat_keys, i)
+                            prefetch(flat_values, i)
+                        for h in range(kv_heads):
+                            key_scale = scale_of(keys[block, t, h], head_dim)
+                            for g in range(group):
+                                score = np.float32(0)
+                                for d in range(head_dim):
+                                    score += q[h, g, d] * as_float(keys[block, t, h, d])
+                                weights[h, g, t] = score * key_scale
+                    for h in range(kv_heads):
+                        for g in range(group):
+                            i = h * group + g
+                            new_top = top[i]
+                            for t in range(first, end):
+                                new_top = max(new_top, weights[h, g, t])
+                            shrink = exp(top[i] - new_top)
+                            added = np.float32(0)
+                            for t in range(first, end):
+                                weights[h, g, t] = exp(weights[h, g, t] - new_top)
+                                added += weights[h, g, t]
+                            top[i], total[i] = new_top, total[i] * shrink + added
+                            for d in range(head_dim):
+                                acc[h, g, d] *= shrink
+                    for t in range(first, end):
+                        for h in range(kv_heads):
+                            value_scale = scale_of(values[block, t, h], head_dim)
+                            for g in range(group):
+                                weight = weights[h, g, t] * value_scale
+                                for d in range(head_dim):
+                                    acc[h, g, d] += weight * as_float(values[block, t, h, d])
+                for h in range(kv_heads):
+                    for g in range(group):
+                        for d in range(head_dim):
+                            found[piece, h * group + g, d] = acc[h, g, d]
+
+        for i in range(len(first_pieces) - 1):
+            first, end = first_pieces[i], first_pieces[i + 1]
+            token = pieces[first, 1]
+            for h in range(heads):
+                top = LOWEST
+                for piece in range(first, end):
+                    top = max(top, tops[piece, h])
+                total = np.float32(0)
+                for piece in range(first, end):
+                    total += totals[piece, h] * exp(tops[piece, h] - top)
+                for d in range(head_dim):
+                    out[token, h, d] = 0
+                for piece in range(first, end):
+                    weight = exp(tops[piece, h] - top) / total
+                    for d in range(head_dim):
+                        out[token, h, d] += weight * found[piece, h, d]
+
+    return decode
+
+
+def _chunk(head_dim: int, group: int) -> Callable:
+    scale = np.float32(head_dim**-0.5)
+
+    def chunk(queries, keys, values, tables, tiles, shares, window, out):
+        """Attend with runs of queries.
+
+        tiles: `[num_tiles, 5]`: row, first token, its position, number of queries, KV head.
+        shares: each thread's range of tiles. window: as in `Attention.lay_out`; 0 means none.
+        """
+        block_size = keys.shape[1]
+        for thread in prange(len(shares) - 1):
+            q = np.empty((QUERY_TILE * group, head_dim), np.float32)
+            acc = np.empty((QUERY_TILE * group, head_dim), np.float32)
+            top = np.empty(QUERY_TILE * group, np.float32)
+            total = np.empty(QUERY_TILE * group, np.float32)
+            k = np.zeros((head_dim, KEY_TILE), np.float32)
+            v = np.zeros((KEY_TILE, head_dim), np.float32)
+            s = np.empty((group, KEY_TILE), np.float32)
+            for tile in range(shares[thread], shares[thread + 1]):
+                row, token, start, num_queries, h = tiles[tile]
+                for i in range(num_queries):
+                    for g in range(group):
+                        top[i * group + g] = LOWEST
+                        total[i * group + g] = 0
+                        for d in range(head_dim):
+                            q[i * group + g, d] = queries[token + i, h * group + g, d] * scale
+                            acc[i * group + g, d] = 0
+                first_key = max(0, start + 1 - window) if window else 0
+                for base in range(first_key, start + num_queries, KEY_TILE):
+                    num_keys = min(KEY_TILE, start + num_queries - base)
+                    for j in range(num_keys):
+                        block = tables[row, (base + j) // block_size]
+                        t = (base + j) % block_size
+                        key_scale = scale_of(keys[block, t, h], head_dim)
+                        value_scale = scale_of(values[block, t, h], head_dim)
+                        for d in range(head_dim):
+                            k[d, j] = as_float(keys[block, t, h, d]) * key_scale
+                        for d in range(head_dim):
+                            v[j, d] = as_float(values[block, t, h, d]) * value_scale
+                    for i in range(num_queries):
+                        # Of this tile, query i looks at keys `first` to `end` - 1.
+                        end = min(start + i + 1 - base, num_keys)
+                        first = max(0, start + i + 1 - window - base) if window else 0
+                        if first >= end:
+                            continue
+                        for g in range(group):
+                            for j in range(KEY_TILE):
+                                s[g, j] = 0
+                        for d in range(0, head_dim, 4):
+                            for j in range(KEY_TILE):
+                                k0, k1, k2, k3 = k[d, j], k[d + 1, j], k[d + 2, j], k[d + 3, j]
+                                for g in range(group):
+                                    r = i * group + g
+                                    s[g, j] += (
+                                        q[r, d] * k0
+                                        + q[r, d + 1] * k1
+                                        + q[r, d + 2] * k2
+                                        + q[r, d + 3] * k3
+                                    )
+                        for g in range(group):
+                            r = i * group + g
+                            new_top = top[r]
+                            for j in range(KEY_TILE):
+                                s[g, j] = s[g, j] if first <= j < end else LOWEST
+                                new_top = max(new_top, s[g, j])
+                            shrink = exp(top[r] - new_top)
+                            added = np.float32(0)
+                            for j in range(KEY_TILE):
+                                weight = exp(s[g, j] - new_top)
+                                s[g, j] = weight if first <= j < end else np.float32(0)
+                                added += s[g, j]
+                            top[r], total[r] = new_top, total[r] * shrink + added
+                            for d in range(head_dim):
+                                acc[r, d] *= shrink
+                        for j in range(0, KEY_TILE, 4):
+                            for d in range(head_dim):
+                                v0, v1, v2, v3 = v[j, d], v[j + 1, d], v[j + 2, d], v[j + 3, d]
+                                for g in range(group):
+                                    acc[i * group + g, d] += (
+                                        s[g, j] * v0
+                                        + s[g, j + 1] * v1
+                                        + s[g, j + 2] * v2
+                                        + s[g, j + 3] * v3
+                                    )
+                for i in range(num_queries):
+                    for g in range(group):
+                        r = i * group + g
+                        for d in range(head_dim):
+                            out[token + i, h * group + g, d] = acc[r, d] / total[r]
+
+    return chunk

@@ -1,0 +1,88 @@
+"""Numba, set up in one place: how kernels are compiled, where they are kept, on how many threads.
+
+Numba turns the Python of a kernel into machine code for the CPU at hand, with its vector units.
+Compiling takes seconds, so the result is kept under MINSERVE_HOME for the next time.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from minserve.home import home
+
+try:
+    import numba
+except ImportError:  # a Python or a platform that Numba does not know
+    numba = None
+
+SLOW_S = 1.0
+"""Compiling for longer than this is announced."""
+
+
+def is_available() -> bool:
+    """Whether kernels can be compiled here."""
+    return numba is not None
+
+
+def require() -> ModuleType:
+    """Numba, with its cache under MINSERVE_HOME unless NUMBA_CACHE_DIR says otherwise."""
+    if not numba.config.CACHE_DIR:
+        numba.config.CACHE_DIR = str(home() / "numba")
+    return numba
+
+
+def kernel(*signatures: str, parallel: bool = True):
+    """Compile a function now, for these argument types, as fast as the CPU goes.
+
+    `fastmath` lets sums be reordered, which is what makes them vectors, and assumes that no value
+    is NaN: one that is stays in its own row, but may look like a number there.
+    """
+    return require().njit(
+        list(signatures),
+        parallel=parallel,
+        fastmath=True,
+        nogil=True,
+        error_model="numpy",
+        cache=_can_write(require().config.CACHE_DIR),
+    )
+
+
+def use_threads(num_threads: int) -> None:
+    """Run this thread's next kernels on so many threads."""
+    numba.set_num_threads(num_threads)
+
+
+def max_threads() -> int:
+    """As many threads as torch uses, if Numba has them."""
+    return min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+
+
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Say on standard error that `what` is being compiled, if it takes more than a moment."""
+    notice = f"Compiling {what} for this CPU (once) ..."
+    timer = threading.Timer(SLOW_S, lambda: print(notice, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _can_write(folder: str) -> bool:
+    """Without a folder to write to, kernels are compiled anew in each process."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
