@@ -22,6 +22,8 @@ from minserve.cli.parts import parts  # noqa: E402
 from minserve.cli.replay import replay  # noqa: E402
 from minserve.cli.serve import serve  # noqa: E402
 from minserve.cli.simulate import simulate  # noqa: E402
+from minserve.cli.top import top  # noqa: E402
+from minserve.cli.trace import trace  # noqa: E402
 from minserve.errors import MinserveError  # noqa: E402
 
 app = typer.Typer(
@@ -36,7 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(context_settings={"allow_extra_args": True})(loadtest)
-for command in (estimate, generate, models, replay, serve, simulate):
+for command in (estimate, generate, models, replay, serve, simulate, top, trace):
     app.command()(command)
 app.add_typer(benchmarks, name="bench")
 app.add_typer(keys, name="keys")
