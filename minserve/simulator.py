@@ -16,9 +16,12 @@ from minserve.client import Listener, LocalClient
 from minserve.clock import EventLoop
 from minserve.engine import Engine
 from minserve.errors import ConfigError
-from minserve.events import Event, Finished
+from minserve.events import Event, EventLog, Finished
 from minserve.execution.simulated import CostModel, SimulatedExecutor
-from minserve.request import Request
+from minserve.request import FinishReason, Request
+from minserve.scheduling.admission import Admission, Admit, Defer
+from minserve.scheduling.batching import BatchingPolicy, ContinuousBatching
+from minserve.scheduling.ordering import FirstComeFirstServed, Ordering
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +174,13 @@ class Fleet:
         num_replicas: int = 1,
         route: Router = least_loaded,
         load_s: float = 0.0,
+        has_admission: bool = False,
     ) -> None:
         if num_replicas < 1:
             raise ConfigError(f"{num_replicas} replicas", "use at least 1")
         self.loop, self.route, self.load_s = loop, route, load_s
-        self._make_engine = make_engine
-        self.replicas = [_Replica(make_engine(), loop) for _ in range(num_replicas)]
+        self._make = lambda: _Replica(make_engine(), loop, has_admission)
+        self.replicas = [self._make() for _ in range(num_replicas)]
         self.leaving: list[_Replica] = []
         self.num_loading = 0
         self._replica_of: dict[str, _Replica] = {}
@@ -219,7 +223,7 @@ class Fleet:
     def _join(self) -> None:
         self._count()
         self.num_loading -= 1
-        self.replicas.append(_Replica(self._make_engine(), self.loop))
+        self.replicas.append(self._make())
 
     def _choose(self, request: Request, listener: Listener) -> None:
         loads = [replica.num_unfinished for replica in self.replicas]
@@ -238,7 +242,7 @@ class Fleet:
                     self.leaving.remove(replica)
             listener(event)
 
-        replica.client.send(request, listen)
+        replica.send(request, listen)
 
     def _count(self) -> None:
         now_s = self.loop.clock.now_s()
@@ -248,6 +252,64 @@ class Fleet:
 
 
 class _Replica:
-    def __init__(self, engine: Engine, loop: EventLoop) -> None:
+    """An engine and its client; behind `admission`, where that is given."""
+
+    def __init__(self, engine: Engine, loop: EventLoop, has_admission: bool = False) -> None:
         self.client = LocalClient(engine, loop)
+        self.admission = Admission(engine.log) if has_admission else None
         self.num_unfinished = 0
+
+    def send(self, request: Request, listener: Listener) -> None:
+        if self.admission is None:
+            self.client.send(request, listener)
+        else:
+            self.client.loop.at(request.arrival_s, lambda: self._ask(request, listener))
+
+    def _ask(self, request: Request, listener: Listener) -> None:
+        loop = self.client.loop
+        now_s = loop.clock.now_s()
+        decision = self.admission.ask(request, now_s)
+        if isinstance(decision, Admit):
+            if decision.max_tokens < request.sampling.max_tokens:
+                request.sampling = replace(request.sampling, max_tokens=decision.max_tokens)
+            self.client.send(request, listener)
+        elif isinstance(decision, Defer):
+            loop.at(decision.until_s, lambda: self._ask(request, listener))
+        else:
+            listener(Finished(now_s, request.id, FinishReason.ERROR.value, 0, decision.why))
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A fleet, described: what each replica is, how it schedules, and how many there are."""
+
+    profile: Profile
+    policy: Callable[[], BatchingPolicy] = ContinuousBatching
+    ordering: Callable[[], Ordering] = FirstComeFirstServed
+    prefix_caching: bool = True
+    has_admission: bool = False
+    num_replicas: int = 1
+    router: str = "least-loaded"
+
+    def engine(self, keep_events: bool = False) -> Engine:
+        """A fresh replica."""
+        return Engine(
+            self.profile.executor(),
+            self.policy(),
+            prefix_caching=self.prefix_caching,
+            ordering=self.ordering(),
+            log=EventLog(keep=keep_events),
+        )
+
+    def fleet(self, loop: EventLoop) -> Fleet:
+        """All replicas on `loop`. Raises `ConfigError` for an unknown router."""
+        if self.router not in ROUTERS:
+            raise ConfigError(f"router {self.router!r}", f"use {', '.join(ROUTERS)}")
+        return Fleet(
+            loop,
+            self.engine,
+            self.num_replicas,
+            ROUTERS[self.router],
+            self.profile.load_s,
+            self.has_admission,
+        )
