@@ -12,10 +12,13 @@ from pathlib import Path
 import torch
 
 from minserve.errors import ConfigError
+from minserve.execution import cuda
+from minserve.execution.cuda_graphs import DecodeGraphs, can_record
 from minserve.execution.executor import Row, StepPlan, StepResult
 from minserve.execution.memory import keep_freed_memory
 from minserve.kv.estimate import KVShape
 from minserve.models import cpu, kv_cache, lora
+from minserve.models.attention.cuda import best_attention
 from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
 from minserve.models.decoder import Decoder
@@ -44,10 +47,13 @@ class TorchExecutor:
 
     Args:
         model: A name, folder or hub id, as `minserve.models.registry.resolve` takes it.
-        num_blocks: Blocks of the KV cache; see `num_blocks_for` to size it by memory.
+        num_blocks: Blocks of the KV cache; see `num_blocks_for` to size it by memory. On a GPU
+            None takes what is free, less some headroom.
         block_size: Tokens per block.
-        dtype: float32, bfloat16 or float16, of weights, activations and KV cache.
-        device: A torch device: `cpu`, `cuda`.
+        dtype: float32, bfloat16 or float16, of weights, activations and KV cache; None chooses
+            by device: float32 on a CPU, 16 bits on a GPU.
+        device: A torch device: `cpu`, `cuda`. On CUDA attention is `attention.cuda`'s choice, and
+            steps that only decode are CUDA graphs.
         max_model_len: The longest sequence served; at most, and by default, what the model knows.
         adapters: LoRA adapters to load, names to PEFT folders; see `load_adapter`.
         kv_cache_dtype: `auto` keeps keys and values in `dtype`; `int8` in a byte per value and a
@@ -61,9 +67,9 @@ class TorchExecutor:
         self,
         model: str | os.PathLike,
         *,
-        num_blocks: int,
+        num_blocks: int | None = None,
         block_size: int = 16,
-        dtype: str = "float32",
+        dtype: str | None = None,
         device: str = "cpu",
         batch_invariant: bool = False,
         max_model_len: int | None = None,
@@ -71,16 +77,18 @@ class TorchExecutor:
         kv_cache_dtype: str = "auto",
         fast: bool = True,
     ) -> None:
-        if num_blocks < 1 or block_size < 1:
+        if (num_blocks is not None and num_blocks < 1) or block_size < 1:
             raise ConfigError(
                 f"{num_blocks} blocks of {block_size} tokens", "both must be at least 1"
             )
+        _check_device(device)
+        is_cuda = torch.device(device).type == "cuda"
+        dtype = dtype or cuda.default_dtype(device)
         torch_type = torch_dtype(dtype)
         if kv_cache_dtype not in ("auto", "int8"):
             raise ConfigError(f"kv_cache_dtype {kv_cache_dtype!r} is unknown", "use auto or int8")
         if batch_invariant and kv_cache_dtype == "int8":
             raise ConfigError("batch-invariant kernels read no int8 KV cache", "choose one of them")
-        _check_device(device)
         keep_freed_memory()
         self.model_folder = resolve(model)
         self.config = ModelConfig.from_folder(self.model_folder)
@@ -89,7 +97,6 @@ class TorchExecutor:
             raise ConfigError(
                 f"max_model_len is {max_model_len}", f"use 1 to {limit}, what the model knows"
             )
-        self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_model_len = max_model_len or limit
         self.dtype = dtype
@@ -107,14 +114,23 @@ class TorchExecutor:
             make_invariant(self.decoder)
         elif fast and cpu.is_supported(self.decoder):
             cpu.make_fast(self.decoder, cached_type)
+        elif is_cuda and fast and cached_type != torch.int8:
+            self.decoder.attention = best_attention(self.config, block_size, torch_type, device)
         elif cached_type == torch.int8:
             raise ConfigError("an int8 KV cache needs Numba and a CPU", "leave kv_cache_dtype out")
         self.adapters: frozenset[str] = frozenset()
         for name, adapter_folder in (adapters or {}).items():
             self.load_adapter(name, adapter_folder)
+        if num_blocks is None:
+            memory_bytes = cuda.kv_memory_bytes(device)
+            num_blocks = num_blocks_for(self.config, memory_bytes, block_size, dtype)
+        self.num_blocks = num_blocks
         self.kv_cache = kv_cache.allocate(
             self.config, num_blocks, block_size, cached_type, device
         )
+        self.graphs = None
+        if is_cuda and can_record(self.decoder):
+            self.graphs = DecodeGraphs(self.decoder, self.kv_cache, self.max_model_len)
 
     @property
     def kv_bytes_allocated(self) -> int:
@@ -168,16 +184,19 @@ class TorchExecutor:
         errors: dict[int, str],
     ) -> None:
         """Run the rows `good` of `rows`; fill in their `tokens` or `errors`."""
+        computed = [rows[i] for i in good]
         batch = TokenBatch.of(
-            [rows[i] for i in good],
+            computed,
             self.block_size,
             self.decoder.attention,
             self.device,
             self.config.windows,
         )
         sampling = [n for n, i in enumerate(good) if rows[i].sample]
-        last_tokens = batch.ends[sampling] - 1
-        logits, finite = self.decoder(batch, self.kv_cache, last_tokens)
+        if self.graphs and self.graphs.fits(computed):
+            logits, finite = self.graphs(batch)
+        else:
+            logits, finite = self.decoder(batch, self.kv_cache, batch.ends[sampling] - 1)
         if not finite.all():
             self._clear(batch.slots[~finite])
             starts = [0, *batch.ends.tolist()]
