@@ -150,20 +150,26 @@ class ExactCache:
     def get(self, query: Query, now_s: float) -> Answer | None:
         return self.look_up(query, now_s).answer
 
-    def look_up(self, query: Query, now_s: float, refresh: bool = True) -> Found:
-        """As `get`, with the reason. `refresh` False leaves early refresh out."""
-        found = self._guarded(lambda: self._look_up(query, now_s, refresh), Found("error"))
+    def look_up(
+        self, query: Query, now_s: float, *, refresh: bool = True, key: str | None = None
+    ) -> Found:
+        """As `get`, with the reason.
+
+        `refresh` False leaves early refresh out. `key` asks for the answer under another question's
+        key, which the semantic cache found to be the same: still in this query's partition.
+        """
+        found = self._guarded(lambda: self._look_up(query, now_s, refresh, key), Found("error"))
         known = self.policies[query.answer_class].freshness_s > 0
         self.outcomes[query.answer_class if known else "other", found.outcome] += 1
         if found.answer is not None:
             self._recent.append((now_s, tags_of(query, _ids(found.answer.sources))))
         return found
 
-    def _look_up(self, query: Query, now_s: float, refresh: bool) -> Found:
+    def _look_up(self, query: Query, now_s: float, refresh: bool, key: str | None) -> Found:
         policy = self.policies[query.answer_class]
         if not policy.allows(query):
             return Found("not_allowed")
-        partition, key = partition_of(query), self._key_of.of(query)
+        partition, key = partition_of(query), key or self._key_of.of(query)
         since = self.store.num_events()  # NOTE: before the look-up, so that no event falls between
         text = self.store.get(partition, key, now_s)
         if text is None:

@@ -1,0 +1,190 @@
+"""The semantic cache: another wording of a question gets its answer, if every check agrees.
+
+It finds keys, not answers. Identity has chosen the partition and the rest of the request (model,
+decoding, history, versions) the shelf before anything is compared; on that shelf the intent must be
+clear, the guards must see no difference, and then the exact cache serves the answer of the key that
+was found, with all of its own checks. Whatever fails, raises or is unsure is a miss.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from minserve.reuse.embedding import Embedder
+from minserve.reuse.gate import Examples, Thresholds
+from minserve.reuse.guards import failed_guard
+from minserve.reuse.invalidation import CacheEvent, tags_of
+from minserve.reuse.key import CanonicalKey, Query, ShelfKey, partition_of
+from minserve.reuse.response import ExactCache, Found
+
+log = logging.getLogger("minserve.cache")
+
+CANDIDATES = 40
+"""Nearest entries of the intent that the guards may look at."""
+
+
+class Shelf:
+    """Vectors float32 [n, d] and what each stands for; the nearest of one intent are found.
+
+    Vectors are kept as int8 too, so that a search reads a quarter of the memory; the best of that
+    are compared again as they are. Holds at most `max_entries`; the oldest goes first.
+    """
+
+    def __init__(self, dim: int, max_entries: int) -> None:
+        self.max_entries = max_entries
+        self.entries: list[Entry] = []
+        self._vectors = np.zeros((min(16, max_entries), dim), np.float32)
+        self._oldest = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def add(self, vector: np.ndarray, entry: Entry) -> None:
+        """Put an entry on the shelf; one of the same key is replaced."""
+        for index, other in enumerate(self.entries):
+            if other.key == entry.key:
+                self._vectors[index], self.entries[index] = vector, entry
+                return
+        if len(self.entries) >= self.max_entries:
+            self._vectors[self._oldest], self.entries[self._oldest] = vector, entry
+            self._oldest = (self._oldest + 1) % self.max_entries
+            return
+        if len(self.entries) == len(self._vectors):
+            grown = np.zeros((min(2 * len(self), self.max_entries), len(vector)), np.float32)
+            grown[: len(self)] = self._vectors
+            self._vectors = grown
+        self._vectors[len(self)] = vector
+        self.entries.append(entry)
+
+    def nearest(self, vector: np.ndarray, intent: str, count: int) -> list[Entry]:
+        """The entries of that intent, nearest first, at most `count`."""
+        cosines = self._vectors[: len(self)] @ vector
+        wanted = min(len(cosines), 8 * count)
+        best = np.argpartition(-cosines, wanted - 1)[:wanted] if wanted else []
+        ordered = sorted(best, key=lambda index: -cosines[index])
+        return [self.entries[i] for i in ordered if self.entries[i].intent == intent][:count]
+
+    def discard(self, is_gone: Callable[[Entry], bool]) -> None:
+        """Remove every entry for which it holds, its text with it."""
+        kept = [i for i, entry in enumerate(self.entries) if not is_gone(entry)]
+        vectors = np.zeros_like(self._vectors)
+        vectors[: len(kept)] = self._vectors[kept]
+        self._vectors, self.entries = vectors, [self.entries[i] for i in kept]
+        self._oldest = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A question whose answer lies in the exact cache under `key`."""
+
+    key: str
+    question: str
+    intent: str
+    tags: frozenset[str] = field(default_factory=frozenset)
+
+
+class SemanticCache:
+    """In front of an `ExactCache`, for the classes whose policy allows it.
+
+    Args:
+        exact: Holds the answers, decides on freshness, and validates at every hit.
+        embedder: Texts to vectors.
+        examples: Labelled questions, as this embedder places them.
+        thresholds: What `calibrate` made of others.
+        verify: A further check of (question asked, question answered); must say True.
+        max_entries: Per shelf.
+        max_shelves: Shelves beyond are forgotten, the least recently used first.
+    """
+
+    def __init__(
+        self,
+        exact: ExactCache,
+        embedder: Embedder,
+        examples: Examples,
+        thresholds: Thresholds,
+        *,
+        verify: Callable[[str, str], bool] = lambda asked, answered: True,
+        max_entries: int = 100_000,
+        max_shelves: int = 256,
+    ) -> None:
+        self.exact, self.embedder = exact, embedder
+        self.examples, self.thresholds = examples, thresholds
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        """How often each (intent, or "-" before one is known; outcome) came about."""
+        self._verify, self._max_entries, self._max_shelves = verify, max_entries, max_shelves
+        self._shelves: OrderedDict[tuple[str, str], Shelf] = OrderedDict()
+
+    def look_up(self, query: Query, now_s: float) -> Found:
+        """The answer to a question that asks the same; ask the exact cache first. Never raises."""
+        try:
+            intent, found = self._look_up(query, now_s)
+        except Exception as error:  # whatever a model or a check raises: then it is no hit
+            log.warning("semantic cache: %s: %s", type(error).__name__, error)
+            intent, found = "-", Found("error")
+        self.outcomes[intent, found.outcome] += 1
+        return found
+
+    def _look_up(self, query: Query, now_s: float) -> tuple[str, Found]:
+        policy = self.exact.policies[query.answer_class]
+        if not policy.semantic or not policy.allows(query) or not query.question.strip():
+            return "-", Found("not_allowed")
+        shelf = self._shelves.get((partition_of(query), ShelfKey().of(query)))
+        if not shelf:
+            return "-", Found("miss")
+        vector = self.embedder.embed([query.question])[0]
+        intent = self._intent(vector)
+        if intent is None:
+            return "-", Found("unsure")
+        outcome = "miss"
+        for entry in shelf.nearest(vector, intent, CANDIDATES):
+            if failed := failed_guard(query.question, entry.question):
+                outcome = failed
+            elif self._verify(query.question, entry.question) is not True:
+                outcome = "not_verified"
+            else:
+                found = self.exact.look_up(query, now_s, key=entry.key, refresh=False)
+                if found.answer is not None:
+                    return intent, found
+                shelf.discard(lambda other, gone=entry: other is gone)
+                outcome = found.outcome
+        return intent, Found(outcome)
+
+    def put(self, query: Query, sources: tuple[str, ...] = ()) -> bool:
+        """Have this question, whose answer was just stored, answer its other wordings."""
+        policy = self.exact.policies[query.answer_class]
+        if not policy.semantic or not policy.allows(query) or not query.question.strip():
+            return False
+        try:
+            vector = self.embedder.embed([query.question])[0]
+            intent = self._intent(vector)
+            if intent is None:
+                return False
+            place = partition_of(query), ShelfKey().of(query)
+            shelf = self._shelves.setdefault(place, Shelf(len(vector), self._max_entries))
+            self._shelves.move_to_end(place)
+            while len(self._shelves) > self._max_shelves:
+                self._shelves.popitem(last=False)
+            tags = frozenset(tags_of(query, sources))
+            shelf.add(vector, Entry(CanonicalKey().of(query), query.question, intent, tags))
+        except Exception as error:
+            log.warning("semantic cache: %s: %s", type(error).__name__, error)
+            return False
+        return True
+
+    def invalidate(self, event: CacheEvent, now_s: float) -> int:
+        """As `ExactCache.invalidate`; forgets the questions of what is gone as well."""
+        tags = set(event.tags())
+        for shelf in self._shelves.values():
+            shelf.discard(lambda entry: not tags.isdisjoint(entry.tags))
+        return self.exact.invalidate(event, now_s)
+
+    def _intent(self, vector: np.ndarray) -> str | None:
+        if not np.isfinite(vector).all() or not vector.any():
+            return None
+        (judgement,) = self.examples.judge(vector[None])
+        return judgement.intent if self.thresholds.passes(judgement) else None
