@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from minserve.clock import EventLoop, WallClock
 from minserve.errors import ExecutorFailed
-from minserve.request import Request
+from minserve.request import FinishReason, Request
 from minserve.scheduling.admission import NO_QUOTA, Quota
-from minserve.service import Listener, Service
+from minserve.service import Ended, Listener, Service
 
 log = logging.getLogger("minserve.engine")
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class EngineThread:
         """See `Service.submit`. Raises `ExecutorFailed` if the engine is dead."""
         if self.failure is not None:
             raise ExecutorFailed(f"the engine has stopped: {self.failure}", "restart the server")
-        self.loop.post(lambda: self.service.submit(request, listener, quota))
+        self.loop.post(lambda: self._submit(request, listener, quota))
 
     def cancel(self, request_id: str) -> None:
         """See `Service.cancel`. It takes effect before the next step begins."""
@@ -67,6 +67,8 @@ class EngineThread:
         answer: Future[T] = Future()
 
         def call() -> None:
+            if not answer.set_running_or_notify_cancel():  # whoever asked has given up
+                return
             try:
                 answer.set_result(question())
             except Exception as error:
@@ -74,6 +76,13 @@ class EngineThread:
 
         self.loop.post(call)
         return answer
+
+    def _submit(self, request: Request, listener: Listener, quota: Quota) -> None:
+        try:
+            self.service.submit(request, listener, quota)
+        except Exception as error:  # one request's trouble is not everybody's
+            log.exception("request %s could not be submitted", request.id)
+            listener(Ended(0, FinishReason.ERROR, f"{type(error).__name__}: {error}"))
 
     def _run(self) -> None:
         client = self.service.client

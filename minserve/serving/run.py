@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -56,39 +57,39 @@ def run(
 
     SIGHUP reads the key file again. Returns when everything has ended.
     """
-    config = uvicorn.Config(
-        app,
-        http=_Protocol,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=int(server.limits.drain_s) + 5,
-    )
     # NOTE: uvicorn raises the signal again once it has stopped, for whoever waits for that. Here
     # nobody does: a server that was asked to stop, and did, has succeeded.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    _Uvicorn(config, server, on_listening).run(sockets=[listener])
+    Runner(app, server, on_listening).run(sockets=[listener])
 
 
-class _Uvicorn(uvicorn.Server):
-    """Tells the clients that are still connected at the end why they are cut off."""
+class Runner(uvicorn.Server):
+    """Uvicorn, which tells clients that are still connected at the end why they are cut off."""
 
-    def __init__(self, config: uvicorn.Config, server: Server, on_listening: Callable) -> None:
+    def __init__(self, app: FastAPI, server: Server, on_listening: Callable = lambda: None) -> None:
+        config = uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(server.limits.drain_s) + 5,
+        )
         super().__init__(config)
         self._server = server
         self._on_listening = on_listening
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if hasattr(signal, "SIGHUP"):  # not on Windows
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
+        # Not on Windows, and not off the main thread, where no signal arrives.
+        with contextlib.suppress(AttributeError, NotImplementedError, ValueError, RuntimeError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         self._on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
