@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from minserve.loadtest.measures import OK, Record
 from minserve.loadtest.pictures import seconds
@@ -64,3 +66,17 @@ class Live:
         state = "  ".join(filter(None, (rate, tail, bad)))
         done = sum(self._outcomes.values())
         self._bar.update(self._task, completed=done, state=state, refresh=True)
+
+
+@contextmanager
+def stage(label: str) -> Iterator[None]:
+    """Say on standard error what is being done, with a spinner where there is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"... {label}", highlight=False)
+        yield
+        return
+    with console.status(label):
+        yield

@@ -273,9 +273,9 @@ def _in_process(
             prefix_caching=prefix == "on",
             log=EventLog(keep=False),
         )
+        calls = list(workload.calls(encode, vocab))  # made before the clock starts
         loop = EventLoop(WallClock())
-        client = LocalClient(engine, loop)
-        send_in_process(workload.calls(encode, vocab), client, loop, on_record, paced, encode)
+        send_in_process(calls, LocalClient(engine, loop), loop, on_record, paced, encode)
 
     if num_warmups:
         warm = replace(traffic, num_prompts=num_warmups, seed=traffic.seed + 1_000_003)

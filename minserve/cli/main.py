@@ -13,6 +13,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 import typer  # noqa: E402
 
 from minserve.cli.benchmarks import benchmarks  # noqa: E402
+from minserve.cli.calibrate import calibrate  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.keys import keys  # noqa: E402
@@ -38,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(context_settings={"allow_extra_args": True})(loadtest)
-for command in (estimate, generate, models, replay, serve, simulate, top, trace):
+for command in (calibrate, estimate, generate, models, replay, serve, simulate, top, trace):
     app.command()(command)
 app.add_typer(benchmarks, name="bench")
 app.add_typer(keys, name="keys")

@@ -1,14 +1,23 @@
-"""`minserve simulate`: the same traffic and scheduler on a virtual clock, at any size."""
+"""`minserve simulate`: the same traffic and scheduler on a virtual clock, at any size.
+
+Without `--dataset-name` it compares policies on Northstar's traffic, as `replay` does; with it,
+one fleet serves any traffic and is reported as `loadtest` reports a real one.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from minserve.cli import workload as opt
 from minserve.cli.console import Json, out, print_json
 from minserve.errors import ConfigError
+
+FLEET = "Fleet"
 
 
 def simulate(
@@ -37,7 +46,59 @@ def simulate(
     token_us: Annotated[float, typer.Option(help="Cost of each computed token, us.")] = 40.0,
     row_us: Annotated[float, typer.Option(help="Cost of each request in a step, us.")] = 50.0,
     context_us: Annotated[float, typer.Option(help="Cost of each token attended to, us.")] = 0.02,
-    seed: Annotated[int, typer.Option(help="Of the traffic.")] = 0,
+    seed: opt.Seed = 0,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="A named machine: nano, h100-llama-3.1-8b.", rich_help_panel=FLEET),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model calibrated on this machine.", rich_help_panel=FLEET),
+    ] = None,
+    replicas: Annotated[int, typer.Option(help="Engines.", rich_help_panel=FLEET)] = 1,
+    router: Annotated[
+        str, typer.Option(help="least-loaded or prefix.", rich_help_panel=FLEET)
+    ] = "least-loaded",
+    admission: Annotated[
+        bool,
+        typer.Option("--admission", help="Turn away what cannot be met.", rich_help_panel=FLEET),
+    ] = False,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Percentiles from histograms: memory does not grow with the requests.",
+            rich_help_panel=FLEET,
+        ),
+    ] = False,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate", help="Run it on the real --model too, and compare.", rich_help_panel=FLEET
+        ),
+    ] = False,
+    dataset_name: opt.DatasetName = "",
+    dataset_path: opt.DatasetPath = None,
+    num_prompts: opt.NumPrompts = 1000,
+    request_rate: opt.RequestRate = "1",
+    burstiness: opt.Burstiness = 1.0,
+    max_concurrency: opt.MaxConcurrency = None,
+    closed_loop: opt.ClosedLoop = False,
+    input_len: opt.InputLen = 1024,
+    output_len: opt.OutputLen = 128,
+    range_ratio: opt.RangeRatio = 0.0,
+    prefix_len: opt.PrefixLen = 0,
+    num_prefixes: opt.NumPrefixes = 8,
+    scale: opt.Scale = 1.0,
+    speed: opt.Speed = 1.0,
+    max_total_tokens: opt.MaxTokens = None,
+    goodput: opt.Goodput = None,
+    save_result: Annotated[
+        bool, typer.Option("--save-result", help="Write JSON, requests and a page.")
+    ] = False,
+    result_dir: Annotated[Path, typer.Option(help="Where to write them.")] = Path(
+        "artifacts/simulation"
+    ),
     json: Json = False,
 ) -> None:
     """Replay Northstar traffic on a simulated executor, several times faster than real time.
@@ -53,11 +114,18 @@ def simulate(
     - `minserve simulate --ordering deadline --load 1.2 --policies continuous`
 
     - `minserve simulate --blocks 256 --prefix both`: what a small pool does
+
+    - `minserve simulate --dataset-name azure --num-prompts 2000 --request-rate 20 --replicas 2
+      --profile h100-llama-3.1-8b`: any traffic, on a machine you do not have
+
+    - `minserve simulate --validate --model nano`: how far it is from the real engine
     """
     from minserve.cli import bench
+    from minserve.cli.loadtest import save, show
     from minserve.clock import VirtualClock
     from minserve.execution.simulated import CostModel, SimulatedExecutor
     from minserve.northstar.traffic import at_rate, make_traffic
+    from minserve.simulator import Setup
 
     names = bench.choose("policy", policies, bench.POLICIES)
     if prefix not in bench.PREFIX:
@@ -66,8 +134,52 @@ def simulate(
         raise ConfigError(f"ordering {ordering!r}", f"use {', '.join(bench.ORDERINGS)}")
     if min(step_ms, token_us, row_us, context_us) < 0 or step_ms + token_us + row_us <= 0:
         raise ConfigError("a step must cost some time", "use costs of 0 or more, not all 0")
-    if not 0 < load < 1000 or (rate is not None and rate <= 0):
-        raise ConfigError(f"load {load}, rate {rate}", "use positive values")
+    if not 0 < load < 1000:
+        raise ConfigError(f"a load of {load}", "1 is what can just be served; use more than 0")
+    if rate is not None and rate <= 0:
+        raise ConfigError(f"a rate of {rate} per second", "use more than 0")
+    if dataset_name or dataset_path or validate:
+        traffic = opt.workload(
+            dataset_name or ("northstar" if validate else "random"),
+            dataset_path,
+            num_prompts,
+            request_rate,
+            burstiness,
+            seed,
+            input_len=input_len,
+            output_len=output_len,
+            range_ratio=range_ratio,
+            prefix_len=prefix_len,
+            num_prefixes=num_prefixes,
+            scale=scale,
+            speed=speed,
+            max_total_tokens=max_total_tokens,
+        )
+        if validate:
+            return _validate(
+                model or "nano", traffic, max_running, token_budget, blocks, load, json
+            )
+        name = names[0] if len(names) == 1 else "continuous"
+        costs = CostModel(step_ms / 1e3, token_us / 1e6, row_us / 1e6, context_us / 1e6)
+        setup = Setup(
+            _profile(profile, model, costs, blocks, block_size),
+            lambda: bench.make_policy(name, batch_size or max_running, token_budget),
+            bench.ORDERINGS[ordering],
+            prefix != "off",
+            admission,
+            replicas,
+            router,
+        )
+        paced = opt.pace(traffic.rate_per_s, max_concurrency, closed_loop)
+        objectives = opt.objectives(goodput)
+        report, records = simulated(setup, traffic, paced, objectives, name, exact=not stream)
+        show(report)
+        if save_result:
+            for path in save(report, records, result_dir):
+                out().print(f"Wrote {path}")
+        if json:
+            print_json(report.as_dict())
+        return
     static_sizes = bench.sizes_up_to(max_running, batch_size)
     began_s = time.perf_counter()
     cost = CostModel(step_ms / 1e3, token_us / 1e6, row_us / 1e6, context_us / 1e6)
@@ -140,6 +252,119 @@ def simulate(
         say(f"[bold]Not all went well:[/bold] {trouble}.")
     if json:
         print_json(report)
+
+
+def simulated(setup, traffic, pace, objectives, policy: str, exact: bool = True):
+    """A `Report` of one simulated run, and its records (none where `exact` is not asked for)."""
+    from minserve.cli.live import Live
+    from minserve.clock import EventLoop, VirtualClock
+    from minserve.loadtest.generator import send_in_process
+    from minserve.loadtest.measures import Tally
+    from minserve.loadtest.report import Report, judge
+
+    tally, records, loop = Tally(objectives, exact), [], EventLoop(VirtualClock())
+    fleet = setup.fleet(loop)
+    encode = _encoder() if traffic.dataset in ("northstar", "sharegpt") else None
+    began_s = time.perf_counter()
+    with Live(traffic.num_prompts, f"simulating {traffic.dataset}") as live:
+
+        def note(record) -> None:
+            tally.add(record)
+            live.add(record)
+            if exact:
+                records.append(record)
+
+        send_in_process(traffic.calls(encode), fleet, loop, note, pace, encode)
+    took_s = time.perf_counter() - began_s
+    profile = setup.profile
+    conditions = {
+        "clock": f"virtual: {loop.clock.now_s():,.0f} s took {took_s:.1f} s",
+        "profile": f"{profile.name}, {profile.source}",
+        "replicas": f"{setup.num_replicas}, {setup.router}",
+        "policy": policy + (", behind admission" if setup.has_admission else ""),
+        "prefix cache": "on, empty at the start" if setup.prefix_caching else "off",
+        "KV": f"{profile.num_blocks:,} blocks of {profile.block_size} tokens each",
+        "answers": "not computed: tokens are made up",
+        "percentiles": "exact" if exact else "from histograms with buckets of 1 %",
+    }
+    found = judge(tally, tally.measures(), is_open=not pace.is_closed, is_simulated=True)
+    title = f"Simulated: {setup.num_replicas} x {profile.name}, {traffic.dataset}"
+    cost = {"cost_model": asdict(profile.cost), "simulated_in_s": took_s}
+    report = Report(title, tally, traffic.describe(), conditions, found, cost)
+    return report, records
+
+
+def _profile(name: str | None, model: str | None, costs, blocks: int, block_size: int):
+    """The named machine, the calibrated one, or the stated costs."""
+    from minserve.simulator import PROFILES, Profile
+
+    if name is not None and model is not None:
+        raise ConfigError("a profile and a model", "give one of them")
+    if name is not None:
+        if name not in PROFILES:
+            raise ConfigError(f"profile {name!r}", f"use {', '.join(PROFILES)}, or --model")
+        found = PROFILES[name]
+        ratio = block_size / found.block_size  # the same memory in other blocks
+        return found.resized(int(found.num_blocks / ratio), block_size)
+    if model is not None:
+        found = _calibration(model)
+        return Profile(
+            found.model, found.fit.cost, found.num_blocks, found.block_size, found.max_model_len,
+            found.load_s, f"calibrated here, median step off by {found.fit.median_error:.1%}",
+        )  # fmt: skip
+    return Profile("stated costs", costs, blocks, block_size, source="stated, not measured")
+
+
+def _calibration(model: str, dtype: str = "float32"):
+    from minserve.cli import machine
+    from minserve.execution.calibration import load
+    from minserve.execution.torch_executor import fingerprint
+    from minserve.models.registry import resolve
+
+    return load(fingerprint(resolve(model), dtype), machine.describe())
+
+
+def _validate(
+    model: str, traffic, max_running: int, token_budget: int, blocks: int, load: float, json: bool
+) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from minserve.cli import machine
+    from minserve.cli.live import stage
+    from minserve.cli.validate import run_real, validate
+    from minserve.execution.torch_executor import TorchExecutor
+    from minserve.loadtest.report import as_json_line
+
+    found = _calibration(model)
+    executor = TorchExecutor(model, num_blocks=blocks)
+    use = machine.CpuUse()
+    with stage(f"running {traffic.num_prompts} requests on {model}, four times"):
+        warm = replace(traffic, num_prompts=min(32, traffic.num_prompts), seed=9_999_991)
+        run_real(executor, replace(warm, rate_per_s=float("inf")), max_running, token_budget)
+        result = validate(executor, found, traffic, max_running, token_budget, load)
+    others = use.others_share()
+    table = Table(box=SIMPLE_HEAD, title=f"Predicted and measured: {model}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for heading in ("measured", "predicted", "off by", "two real runs differ by"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in result["rows"]:
+        floor = "-" if row["floor"] is None else f"{row['floor']:.1%}"
+        values = (f"{row['measured']:.4g}", f"{row['predicted']:.4g}", f"{row['error']:+.1%}")
+        table.add_row(row["figure"], *values, floor)
+    say = out().print
+    say(table)
+    say(
+        f"Held-out traffic: {traffic.num_prompts:,} x {traffic.dataset}, seed {traffic.seed}. "
+        f"{result['num_steps']:,} steps: half are off by less than "
+        f"{result['step_median_error']:.1%}, all together by {result['step_total_error']:.1%}. "
+        "Seconds, unless it says otherwise."
+    )
+    if others is not None and others > machine.QUIET_SHARE:
+        say(f"Other programs used {others:.0%} of the CPU: repeat on a quiet machine.")
+    if json:
+        about = {"machine": machine.describe(), "other_cpu_share": others}
+        print(as_json_line(result | about | {"traffic": traffic.describe()}), flush=True)
 
 
 def _encoder():

@@ -6,7 +6,7 @@ that this machine could not hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -20,8 +20,8 @@ class CostModel:
 
     `per_context_token_s` counts every cached token that a computed token attends to, which is what
     makes long prompts cost more than their length; `per_read_token_s` counts each row's context
-    once, as memory is read. The defaults are round figures of the size of northstar-nano on two CPU
-    cores; `minserve calibrate` fits them to a machine.
+    once, as memory is read; `per_chunk_s` counts rows of more than one token. The defaults are
+    round figures of the size of northstar-nano on two CPU cores; `minserve calibrate` fits them.
     """
 
     per_step_s: float = 2e-3
@@ -29,21 +29,28 @@ class CostModel:
     per_row_s: float = 5e-5
     per_context_token_s: float = 2e-8
     per_read_token_s: float = 0.0
+    per_chunk_s: float = 0.0
 
     def step_s(self, plan: StepPlan) -> float:
         """Duration of one step in seconds."""
-        num_tokens = num_attended = num_read = 0
-        for row in plan.rows:
-            count, context = len(row.token_ids), row.num_context_tokens
+        return self.seconds((len(row.token_ids), row.num_context_tokens) for row in plan.rows)
+
+    def seconds(self, rows: Iterable[tuple[int, int]]) -> float:
+        """The same, from (tokens computed, tokens in context) of each row."""
+        num_rows = num_tokens = num_attended = num_read = num_chunks = 0
+        for count, context in rows:
+            num_rows += 1
             num_tokens += count
-            num_attended += count * (row.start + context + 1)
+            num_attended += count * (2 * context - count + 1)
             num_read += context
+            num_chunks += count > 1
         return (
             self.per_step_s
             + self.per_token_s * num_tokens
-            + self.per_row_s * len(plan.rows)
+            + self.per_row_s * num_rows
             + self.per_context_token_s * num_attended / 2
             + self.per_read_token_s * num_read
+            + self.per_chunk_s * num_chunks
         )
 
 
