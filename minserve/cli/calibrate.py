@@ -14,6 +14,7 @@ TERMS = {
     "per_token_s": "computed token",
     "per_row_s": "request in the step",
     "per_chunk_s": "request that computes more than one token",
+    "per_chunk_token_s": "token of such a request, besides",
     "per_context_token_s": "pair of tokens of which one attends to the other",
     "per_read_token_s": "token of context",
 }
@@ -28,7 +29,7 @@ def calibrate(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     json: Json = False,
 ) -> None:
-    """Time steps of the real engine, fit six costs to them, and keep them for `simulate`.
+    """Time steps of the real engine, fit seven costs to them, and keep them for `simulate`.
 
     A step costs a fixed time, and so much per computed token, per request, per chunk of a prompt,
     per pair of tokens that attend to one another, and per token of context that is read. A third

@@ -14,6 +14,7 @@ import typer  # noqa: E402
 
 from minserve.cli.benchmarks import benchmarks  # noqa: E402
 from minserve.cli.calibrate import calibrate  # noqa: E402
+from minserve.cli.capacity import capacity  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.keys import keys  # noqa: E402
@@ -38,7 +39,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(context_settings={"allow_extra_args": True})(loadtest)
+for command in (capacity, loadtest):  # --goodput ttft:500 tpot:50, as people know it
+    app.command(context_settings={"allow_extra_args": True})(command)
 for command in (calibrate, estimate, generate, models, replay, serve, simulate, top, trace):
     app.command()(command)
 app.add_typer(benchmarks, name="bench")

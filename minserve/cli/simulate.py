@@ -162,7 +162,7 @@ def simulate(
         name = names[0] if len(names) == 1 else "continuous"
         costs = CostModel(step_ms / 1e3, token_us / 1e6, row_us / 1e6, context_us / 1e6)
         setup = Setup(
-            _profile(profile, model, costs, blocks, block_size),
+            profile_of(profile, model, costs, blocks, block_size),
             lambda: bench.make_policy(name, batch_size or max_running, token_budget),
             bench.ORDERINGS[ordering],
             prefix != "off",
@@ -294,7 +294,9 @@ def simulated(setup, traffic, pace, objectives, policy: str, exact: bool = True)
     return report, records
 
 
-def _profile(name: str | None, model: str | None, costs, blocks: int, block_size: int):
+def profile_of(
+    name: str | None, model: str | None, costs=None, blocks: int = 2048, block_size: int = 16
+):
     """The named machine, the calibrated one, or the stated costs."""
     from minserve.simulator import PROFILES, Profile
 

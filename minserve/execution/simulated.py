@@ -20,8 +20,9 @@ class CostModel:
 
     `per_context_token_s` counts every cached token that a computed token attends to, which is what
     makes long prompts cost more than their length; `per_read_token_s` counts each row's context
-    once, as memory is read; `per_chunk_s` counts rows of more than one token. The defaults are
-    round figures of the size of northstar-nano on two CPU cores; `minserve calibrate` fits them.
+    once, as memory is read; `per_chunk_s` counts rows of more than one token, and
+    `per_chunk_token_s` their tokens. The defaults are round figures of the size of northstar-nano
+    on two CPU cores; `minserve calibrate` fits them.
     """
 
     per_step_s: float = 2e-3
@@ -30,6 +31,7 @@ class CostModel:
     per_context_token_s: float = 2e-8
     per_read_token_s: float = 0.0
     per_chunk_s: float = 0.0
+    per_chunk_token_s: float = 0.0
 
     def step_s(self, plan: StepPlan) -> float:
         """Duration of one step in seconds."""
@@ -37,13 +39,16 @@ class CostModel:
 
     def seconds(self, rows: Iterable[tuple[int, int]]) -> float:
         """The same, from (tokens computed, tokens in context) of each row."""
-        num_rows = num_tokens = num_attended = num_read = num_chunks = 0
+        num_rows = num_tokens = num_attended = num_read = 0
+        num_chunks = num_chunk_tokens = 0
         for count, context in rows:
             num_rows += 1
             num_tokens += count
             num_attended += count * (2 * context - count + 1)
             num_read += context
-            num_chunks += count > 1
+            if count > 1:
+                num_chunks += 1
+                num_chunk_tokens += count
         return (
             self.per_step_s
             + self.per_token_s * num_tokens
@@ -51,6 +56,7 @@ class CostModel:
             + self.per_context_token_s * num_attended / 2
             + self.per_read_token_s * num_read
             + self.per_chunk_s * num_chunks
+            + self.per_chunk_token_s * num_chunk_tokens
         )
 
 

@@ -27,7 +27,7 @@ from minserve.request import Request, SamplingParams
 from minserve.scheduling.batching import ContinuousBatching
 
 NANO = Path(__file__).resolve().parents[2] / "data/models/northstar-nano/model.safetensors"
-TRUE = CostModel(2e-3, 4e-5, 5e-5, 2e-8, 3e-7, 1e-4)
+TRUE = CostModel(2e-3, 4e-5, 5e-5, 2e-8, 3e-7, 1e-4, 1e-5)
 
 
 def steps(count: int = 400, noise: float = 0.0, seed: int = 0) -> list[ObservedStep]:

@@ -1,0 +1,179 @@
+"""`minserve capacity`: how much one replica bears, and how many replicas a traffic needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minserve.cli import workload as opt
+from minserve.cli.console import Json, out
+from minserve.errors import ConfigError
+
+
+def capacity(
+    context: typer.Context,
+    profile: Annotated[
+        str | None, typer.Option(help="A named machine: nano, h100-llama-3.1-8b.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model calibrated on this machine.")] = None,
+    dataset_name: opt.DatasetName = "azure",
+    dataset_path: opt.DatasetPath = None,
+    num_prompts: opt.NumPrompts = 1500,
+    request_rate: Annotated[
+        float | None,
+        typer.Option(help="Requests per second to plan for; without it one replica is measured."),
+    ] = None,
+    peak: Annotated[
+        float, typer.Option(help="Forecast peak, as a multiple of --request-rate.")
+    ] = 1.0,
+    burstiness: opt.Burstiness = 1.0,
+    input_len: opt.InputLen = 1024,
+    output_len: opt.OutputLen = 128,
+    scale: opt.Scale = 1.0,
+    max_total_tokens: opt.MaxTokens = None,
+    seed: opt.Seed = 0,
+    goodput: opt.Goodput = None,
+    target: Annotated[float, typer.Option(help="Share of requests that must be good.")] = 0.99,
+    most: Annotated[int, typer.Option(help="Replicas at most.")] = 32,
+    router: Annotated[str, typer.Option(help="least-loaded or prefix.")] = "least-loaded",
+    max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 128,
+    token_budget: Annotated[int, typer.Option(help="Most tokens in a step.")] = 2048,
+    autoscale: Annotated[
+        bool, typer.Option("--autoscale", help="Try scaling rules on a day's worth of peaks too.")
+    ] = False,
+    to: Annotated[Path, typer.Option("--out", help="Folder for the picture.")] = Path("artifacts"),
+    json: Json = False,
+) -> None:
+    """Find the highest rate that meets the objectives, or the replicas that a rate needs.
+
+    On the simulator, at calibrated or named costs: each rate is served from an empty cache, doubled
+    until it fails, then halved to within 5 %. The picture shows latency over load, and what the
+    M/G/1 formula would have said. A forecast peak is planned for, because a new replica serves
+    only when its model has loaded.
+
+    Examples:
+
+    - `minserve capacity --profile h100-llama-3.1-8b --goodput ttft:2000 tpot:100`
+
+    - `minserve capacity --profile h100-llama-3.1-8b --request-rate 60 --peak 1.5 --autoscale`
+
+    - `minserve capacity --model nano --scale 0.1 --goodput ttft:500`
+    """
+    from minserve.cli import bench
+    from minserve.cli.picture import make_folder
+    from minserve.cli.simulate import profile_of
+    from minserve.loadtest.report import as_json_line
+    from minserve.simulator import Setup, run
+
+    objectives = opt.objectives(goodput or ["ttft:2000", "tpot:100"], context.args)
+    if not 0 < target <= 1 or peak < 1 or (request_rate is not None and request_rate <= 0):
+        raise ConfigError(
+            f"target {target}, peak {peak}, rate {request_rate}",
+            "use a target up to 1, a peak of 1 or more, and a rate above 0",
+        )
+    machine = profile_of(profile or (None if model else "h100-llama-3.1-8b"), model)
+    traffic = opt.workload(
+        dataset_name, dataset_path, num_prompts, "1", burstiness, seed, input_len=input_len,
+        output_len=output_len, scale=scale,
+        max_total_tokens=max_total_tokens or machine.max_model_len,
+    )  # fmt: skip
+    setup = Setup(
+        machine,
+        lambda: bench.make_policy("continuous", max_running, token_budget),
+        router=router,
+    )
+
+    def serve(count: int):
+        def at(rate_per_s: float):
+            fleet = replace(setup, num_replicas=count)
+            return run(fleet, traffic.at_rate(rate_per_s).calls(), objectives)
+
+        return at
+
+    make_folder(to)
+    say = out().print
+    say(
+        f"{machine.name}: {machine.source}. Objectives: {objectives}, for {target:.0%} of requests."
+    )
+    report = {
+        "profile": machine.name,
+        "source": machine.source,
+        "objectives": str(objectives),
+        "target": target,
+        "traffic": traffic.describe(),
+    }
+    if request_rate is None:
+        report |= _one_replica(serve(1), target, to, say)
+    else:
+        report |= _replicas(serve, request_rate * peak, target, most, machine, say)
+        if autoscale:
+            report["scaling"] = _scaling(setup, traffic, objectives, request_rate, most, say)
+    if json:
+        print(as_json_line(report), flush=True)
+
+
+def _one_replica(serve, target: float, to: Path, say) -> dict:
+    from minserve.cli.live import stage
+    from minserve.loadtest.pictures import hockey_stick, seconds
+    from minserve.loadtest.sweep import capacity, mg1_curve
+
+    with stage("bracketing the highest rate"):
+        found = capacity(serve, 1.0, target=target)
+    for row in found.rows():
+        mark = "met" if row["is_met"] else "queue grows" if not row["is_steady"] else "missed"
+        say(
+            f"{row['rate_per_s']:>8.3g}/s  {row['attainment']:>7.1%} good  TTFT p50 "
+            f"{seconds(row['ttft_p50_s'])}, p99 {seconds(row['ttft_p99_s'])}  {mark}"
+        )
+    best = found.best_per_s
+    if best is None:
+        say("[bold]No rate meets these objectives on this machine.[/bold]")
+    else:
+        say(f"[bold]One replica bears {best:.3g} requests/s.[/bold]")
+    saturated = [row["rate_per_s"] for row in found.rows() if not row["is_steady"]]
+    limit = min(saturated, default=found.cells[-1].rate_per_s)
+    rows = [row for row in found.rows() if row["rate_per_s"] <= 1.2 * limit]
+    lone = rows[0]["ttft_mean_s"] or 0.0
+    curve = mg1_curve(limit, lone, 1.0, limit)
+    path = hockey_stick(rows, curve, best).save(to / "capacity.png")
+    say(f"Wrote {path}")
+    return {"best_per_s": best, "cells": found.rows()}
+
+
+def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) -> dict:
+    from minserve.cli.live import stage
+    from minserve.loadtest.capacity import fewest_replicas
+
+    with stage(f"looking for the fewest replicas for {rate_per_s:.3g} requests/s"):
+        plan = fewest_replicas(serve, rate_per_s, target=target, most=most)
+    for count, cell in plan.cells:
+        say(
+            f"{count:>4} replicas: {cell.attainment:.1%} good{'' if cell.is_steady else ', queue grows'}"
+        )
+    if plan.num_replicas is None:
+        say(f"[bold]{most} replicas are not enough for {rate_per_s:.3g} requests/s.[/bold]")
+    else:
+        say(
+            f"[bold]{plan.num_replicas} replicas for {rate_per_s:.3g} requests/s.[/bold] One more "
+            f"serves {machine.load_s:.0f} s after it is asked for: ask that long before a peak."
+        )
+    cells = [{"replicas": count} | cell.row() for count, cell in plan.cells]
+    return {"replicas": plan.num_replicas, "rate_per_s": rate_per_s, "cells": cells}
+
+
+def _scaling(setup, traffic, objectives, rate_per_s: float, most: int, say) -> list[dict]:
+    from minserve.cli.live import stage
+    from minserve.simulator import compare_scaling
+
+    with stage("trying scaling rules"):
+        found = compare_scaling(setup, traffic, objectives, rate_per_s, most=most)
+    for each in found:
+        say(
+            f"scaling on {each.name:<12} {each.attainment:.1%} good, TTFT p99 "
+            f"{each.ttft_p99_s:.3g} s, {each.replica_hours:.2f} replica-hours, "
+            f"at most {each.most_replicas} replicas"
+        )
+    return [each.as_dict() for each in found]
