@@ -353,15 +353,15 @@ class Setup:
 def run(
     setup: Setup,
     calls: Iterable[Call],
-    objectives: Objectives = Objectives(),
+    objectives: Objectives | None = None,
     *,
     exact: bool = True,
-    pace: Pace = Pace(),
+    pace: Pace | None = None,
     encode: Encode | None = None,
 ) -> Tally:
     """Serve `calls` on a fresh fleet, to the end. `exact` as for `Tally`."""
-    loop, tally = EventLoop(VirtualClock()), Tally(objectives, exact)
-    send_in_process(calls, setup.fleet(loop), loop, tally.add, pace, encode)
+    loop, tally = EventLoop(VirtualClock()), Tally(objectives or Objectives(), exact)
+    send_in_process(calls, setup.fleet(loop), loop, tally.add, pace or Pace(), encode)
     return tally
 
 

@@ -95,9 +95,8 @@ def capacity(
 
     make_folder(to)
     say = out().print
-    say(
-        f"{machine.name}: {machine.source}. Objectives: {objectives}, for {target:.0%} of requests."
-    )
+    say(f"{machine.name}: {machine.source}.")
+    say(f"Objectives: {objectives}, for {target:.0%} of the requests.")
     report = {
         "profile": machine.name,
         "source": machine.source,
@@ -150,9 +149,8 @@ def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) 
     with stage(f"looking for the fewest replicas for {rate_per_s:.3g} requests/s"):
         plan = fewest_replicas(serve, rate_per_s, target=target, most=most)
     for count, cell in plan.cells:
-        say(
-            f"{count:>4} replicas: {cell.attainment:.1%} good{'' if cell.is_steady else ', queue grows'}"
-        )
+        grows = "" if cell.is_steady else ", and the queue grows"
+        say(f"{count:>4} replicas: {cell.attainment:.1%} good{grows}")
     if plan.num_replicas is None:
         say(f"[bold]{most} replicas are not enough for {rate_per_s:.3g} requests/s.[/bold]")
     else:

@@ -44,9 +44,10 @@ def steps(count: int = 400, noise: float = 0.0, seed: int = 0) -> list[ObservedS
 
 
 def test_known_costs_are_found_again():
+    # Seen from its steps a cost model is not unique: rows, chunks and tokens hang together.
     found = fit(steps())
-    for name in calibration.TERMS:
-        assert getattr(found.cost, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
+    for step in steps(50, seed=9):
+        assert found.cost.seconds(step.rows) == pytest.approx(step.seconds, rel=1e-6)
     assert found.median_error < 1e-9 and found.total_error < 1e-9
 
 
