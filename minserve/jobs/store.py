@@ -524,11 +524,10 @@ class JobStore:
         with self.transaction(tx, is_durable=False) as conn:
             now = self.now_s(conn)
             overdue = _unlocked(_OPEN, jobs.c.deadline_at <= now)
-            changed = conn.execute(
-                _update(overdue).values(
-                    **self._ended(State.EXPIRED, now), reason="its deadline has passed"
-                )
-            ).rowcount
+            expiring = _update(overdue).values(
+                **self._ended(State.EXPIRED, now), reason="its deadline has passed"
+            )
+            changed = _count(conn, expiring)
             lost = (
                 select(*_failing_columns(), jobs.c.worker)
                 .where(_RUNNING, jobs.c.lease_until <= now)
@@ -542,7 +541,7 @@ class JobStore:
                 changed += 1
             due = _unlocked(_WAITING, jobs.c.run_at <= now).limit(_SWEEP_AT_ONCE)
             queueing = _update(due).values(state=State.QUEUED.value, turn=_rejoined_turn())
-            return changed + conn.execute(queueing).rowcount
+            return changed + _count(conn, queueing)
 
     def purge(self, tx: Connection | None = None) -> int:
         """Delete finished jobs whose time of keeping is over, some at a time; returns how many."""
@@ -700,6 +699,12 @@ def _update(picked: Select):
     # NOTE: a CTE, for PostgreSQL may run a sub-select with LIMIT more than once.
     chosen = picked.cte("picked")
     return update(jobs).where(jobs.c.id == chosen.c.id)
+
+
+def _count(conn: Connection, changing) -> int:
+    """Carry out an update; returns how many rows it changed."""
+    # NOTE: not rowcount, which SQLite's driver gives as -1 for a statement that begins with WITH.
+    return len(conn.execute(changing.returning(jobs.c.id)).all())
 
 
 def _turn_being_served(priority):

@@ -344,6 +344,16 @@ def test_cancel_racing_a_finish_leaves_one_terminal_state_and_says_which(url):
     store.close(), other.close()
 
 
+def test_retry_that_is_due_is_claimed_though_other_leases_run_out_just_then(store, clock):
+    for n in range(3):
+        put(store, n)
+    first, *_ = store.claim("w", 3, lease_s=10)
+    store.fail(first, "no")
+    clock.pass_s(11)
+    assert [lease.job.payload for lease in store.claim("w", 3)] == [0]
+    assert store.sweep() == 0
+
+
 @pytest.mark.parametrize("claimed", [False, True])
 def test_job_past_its_deadline_expires_and_cannot_finish(store, clock, claimed):
     job = put(store, deadline_s=10)
