@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from minserve.errors import ConfigError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-INT8_SCALE_BYTES = 2  # one float16 scale per token, KV head, and key or value
+INT8_SCALE_BYTES = 2  # one bfloat16 scale per token, KV head, and key or value
 
 _UNITS = {"": 1} | {
     name: base**power

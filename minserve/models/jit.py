@@ -55,9 +55,15 @@ def kernel(*signatures: str, parallel: bool = True):
     )
 
 
+_chosen = threading.local()  # as Numba's own setting: one for each thread
+
+
 def use_threads(num_threads: int) -> None:
     """Run this thread's next kernels on so many threads."""
-    numba.set_num_threads(num_threads)
+    # NOTE: asking Numba each time takes 9 us, as long as a small kernel.
+    if getattr(_chosen, "num_threads", None) != num_threads:
+        numba.set_num_threads(num_threads)
+        _chosen.num_threads = num_threads
 
 
 def max_threads() -> int:

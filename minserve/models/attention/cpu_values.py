@@ -17,7 +17,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 NUMBA_TYPES = {torch.float32: "f4", torch.bfloat16: "i2", torch.int8: "i1"}
-INT8_SCALE_BYTES = 2
 
 
 def bits(cached: torch.Tensor) -> np.ndarray:
