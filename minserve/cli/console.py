@@ -11,7 +11,7 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print the figures as JSON, on the last line of output.")
 ]
 Model = Annotated[
-    str, typer.Option(help="`nano`, `smollm2`, a folder, or a Hugging Face id. See `models`.")
+    str, typer.Option(help="`nano`, `smollm2`, a folder, a GGUF file or a hub id. See `models`.")
 ]
 
 

@@ -29,7 +29,11 @@ def generate(
     adapter: Annotated[
         str | None, typer.Option(help="A LoRA adapter (PEFT folder) to run with: NAME=FOLDER.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float32, bfloat16 or float16; by default float32 on a CPU."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     blocks: Annotated[
         int | None, typer.Option(help="KV blocks of 16 tokens; by default as many as it needs.")
     ] = None,
@@ -43,6 +47,8 @@ def generate(
     the deposit of Umber Club?'`
 
     - `minserve generate "Why is the sky blue?" --model smollm2 --max-tokens 40`
+
+    - `minserve generate "Hello" --model ./model.Q4_K_M.gguf --adapter tone=./tone-adapter`
 
     - `minserve generate "Once upon a time" --raw --temperature 0.8 --seed 7 --stop "."`
     """
@@ -79,6 +85,7 @@ def generate(
         folder,
         num_blocks=needed if blocks is None else blocks,
         dtype=dtype,
+        device=device,
         adapters=adapters,
     )
     loaded_s = time.perf_counter()
@@ -104,7 +111,7 @@ def generate(
         from minserve.errors import MinserveError
 
         raise MinserveError(f"generation failed: {request.error}")
-    _report(request, "".join(pieces), model, dtype, loaded_s - began_s, started_s, json)
+    _report(request, "".join(pieces), model, executor.dtype, loaded_s - began_s, started_s, json)
 
 
 def _adapter(text: str | None) -> dict[str, str]:

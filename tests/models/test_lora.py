@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -19,6 +21,8 @@ from minserve.models.decoder import Decoder
 from minserve.models.lora import adapters, load_adapter
 from minserve.request import Request, SamplingParams
 
+# PEFT still calls transformers by an old name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BLOCK_SIZE, TOLERANCE = 16, 1e-3
 PROMPT = [(7 * i + 3) % 290 for i in range(50)]
@@ -223,6 +227,26 @@ def test_a_damaged_or_foreign_adapter_is_refused_whole(base, adapter, tmp_path):
     with pytest.raises(ModelNotFound, match=r"no adapter_config\.json"):
         load_adapter(decoder, "x", tmp_path)
     assert not adapters(decoder)
+
+
+def test_the_command_line_takes_an_adapter(base, two, tmp_path):
+    def ask(*options):
+        command = [sys.executable, "-m", "minserve", "generate", "Refunds", "--raw", "--json"]
+        done = subprocess.run(
+            [*command, "--model", str(base), "--max-tokens", "6", *options],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return done.returncode, done.stdout.splitlines()[-1:], done.stderr
+
+    _, plain, _ = ask()
+    code, adapted, _ = ask("--adapter", f"tone={two['a']}")
+    tokens = [json.loads(line)["output_token_ids"] for line in (*plain, *adapted)]
+    assert code == 0 and tokens[0] != tokens[1]
+    for wrong, why in ((str(two["a"]), "is not NAME=FOLDER"), (f"x={tmp_path}", "adapter_config")):
+        code, _, complaint = ask("--adapter", wrong)
+        assert code == 2 and why in complaint and "hint" in complaint
 
 
 def test_a_name_keeps_its_adapter(base, two):
