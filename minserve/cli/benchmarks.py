@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from minserve.cli.bench_cache import cache
 from minserve.cli.bench_offline import offline
+from minserve.cli.bench_sidechannel import sidechannel
 
 benchmarks = typer.Typer(
     name="bench",
@@ -12,3 +14,6 @@ benchmarks = typer.Typer(
     no_args_is_help=True,
 )
 benchmarks.command()(offline)
+benchmarks.command()(sidechannel)
+benchmarks.command()(sidechannel)
+benchmarks.command()(cache)
