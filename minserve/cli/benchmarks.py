@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from minserve.cli.bench_cache import cache
 from minserve.cli.bench_offline import offline
 from minserve.cli.bench_sidechannel import sidechannel
 
@@ -15,5 +14,3 @@ benchmarks = typer.Typer(
 )
 benchmarks.command()(offline)
 benchmarks.command()(sidechannel)
-benchmarks.command()(sidechannel)
-benchmarks.command()(cache)
