@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from minserve.cli.bench_cache import cache
 from minserve.cli.bench_offline import offline
 from minserve.cli.bench_sidechannel import sidechannel
 
@@ -14,3 +15,4 @@ benchmarks = typer.Typer(
 )
 benchmarks.command()(offline)
 benchmarks.command()(sidechannel)
+benchmarks.command()(cache)

