@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from minserve.errors import ConfigError
+from minserve.events import TokenLogprob
 from minserve.execution import cuda
 from minserve.execution.cuda_graphs import DecodeGraphs, can_record
 from minserve.execution.executor import Row, StepPlan, StepResult
@@ -24,7 +25,7 @@ from minserve.models.config import ModelConfig
 from minserve.models.decoder import Decoder
 from minserve.models.invariant import make_invariant
 from minserve.models.registry import resolve
-from minserve.models.sampling import sample
+from minserve.models.sampling import sample_rows
 from minserve.models.tokenizer import Tokenizer
 from minserve.models.weights import torch_dtype, weight_files
 
@@ -152,14 +153,15 @@ class TorchExecutor:
         errors = {i: why for i, row in enumerate(plan.rows) if (why := self._refusal(row))}
         good = [i for i in range(len(plan.rows)) if i not in errors]
         tokens: list[tuple[int, ...]] = [()] * len(plan.rows)
+        logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
         # Rows of one adapter lie side by side, so that each adapter is one segment of the batch.
         good.sort(key=lambda i: plan.rows[i].adapter)
         # NOTE: a segment's length would decide how its sums are made, so a batch-invariant step
         # takes one adapter at a time, in the same tiles as everything else.
         apart = (lambda i: plan.rows[i].adapter) if self.batch_invariant else (lambda i: None)
         for _, group in groupby(good, key=apart):
-            self._compute(plan.rows, list(group), tokens, errors)
-        return FinishedStep(plan, StepResult(tuple(tokens), errors))
+            self._compute(plan.rows, list(group), tokens, logprobs, errors)
+        return FinishedStep(plan, StepResult(tuple(tokens), errors, logprobs))
 
     def collect(self, handle: FinishedStep) -> StepResult:
         """The result of a launched step."""
@@ -181,9 +183,10 @@ class TorchExecutor:
         rows: tuple[Row, ...],
         good: list[int],
         tokens: list[tuple[int, ...]],
+        logprobs: dict[int, tuple[TokenLogprob, ...]],
         errors: dict[int, str],
     ) -> None:
-        """Run the rows `good` of `rows`; fill in their `tokens` or `errors`."""
+        """Run the rows `good` of `rows`; fill in their `tokens` and `logprobs`, or `errors`."""
         computed = [rows[i] for i in good]
         batch = TokenBatch.of(
             computed,
@@ -193,25 +196,31 @@ class TorchExecutor:
             self.config.windows,
         )
         sampling = [n for n, i in enumerate(good) if rows[i].sample]
+        ends = batch.ends.tolist()
+        # A row with guesses is sampled at each of them, and at the token before the first.
+        wanted = [
+            place
+            for n in sampling
+            for place in range(ends[n] - 1 - computed[n].num_draft_tokens, ends[n])
+        ]
         if self.graphs and self.graphs.fits(computed):
             logits, finite = self.graphs(batch)
         else:
-            logits, finite = self.decoder(batch, self.kv_cache, batch.ends[sampling] - 1)
+            places = torch.tensor(wanted, dtype=torch.int64, device=self.device)
+            logits, finite = self.decoder(batch, self.kv_cache, places)
         if not finite.all():
             self._clear(batch.slots[~finite])
-            starts = [0, *batch.ends.tolist()]
+            starts = [0, *ends]
             for n, i in enumerate(good):
                 if not finite[starts[n] : starts[n + 1]].all():
                     errors[i] = "the model's activations are not finite (NaN or overflow)"
             logits = logits.nan_to_num()
-        chosen = sample(
-            logits,
-            [rows[good[n]].sampling for n in sampling],
-            [rows[good[n]].output_position for n in sampling],
-        )
-        for n, token in zip(sampling, chosen, strict=True):
+        sampled = sample_rows(logits, [computed[n] for n in sampling], self.eos_token_ids)
+        for n, chosen, asked in zip(sampling, *sampled, strict=True):
             if good[n] not in errors:
-                tokens[good[n]] = (token,)
+                tokens[good[n]] = chosen
+                if asked:
+                    logprobs[good[n]] = asked
 
     def _clear(self, slots: torch.Tensor) -> None:
         """Zero the KV of failed tokens, so that whoever has the block next finds no NaN in it."""
