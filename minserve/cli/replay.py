@@ -50,6 +50,9 @@ def replay(
         bool, typer.Option("--exact", help="Batch-invariant kernels: slower, bits never differ.")
     ] = False,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    kv_cache_dtype: Annotated[
+        str, typer.Option(help="KV cache: auto (as dtype) or int8 (half of 16-bit, scales too).")
+    ] = "auto",
     price: Annotated[
         float, typer.Option(help="Stated price of this machine, USD per hour.")
     ] = 0.10,
@@ -92,7 +95,8 @@ def replay(
         raise ConfigError(f"load {load}, rate {rate}", "use positive values")
     with _Bar() as bar:
         bar.stage("loading the model", None)
-        run = _Run(model, blocks, dtype, exact, ordering, seed, price, max_running, bar)
+        precision = dtype, kv_cache_dtype
+        run = _Run(model, blocks, precision, exact, ordering, seed, price, max_running, bar)
         num_timing = requests or (DEMO_TIMING if demo else TIMING)
         num_quality = max(1, requests // 2) if requests else (DEMO_QUALITY if demo else QUALITY)
         sizes = sizes[-2:] if demo else sizes
@@ -110,13 +114,19 @@ class _Run:
     """A loaded model, and what has been served on it."""
 
     def __init__(
-        self, model, blocks, dtype, exact, ordering, seed, price, max_running, bar
+        self, model, blocks, precision, exact, ordering, seed, price, max_running, bar
     ) -> None:
         began_s = time.perf_counter()
         from minserve.execution.torch_executor import TorchExecutor
 
         imported_s = time.perf_counter()
-        self.executor = TorchExecutor(model, num_blocks=blocks, dtype=dtype, batch_invariant=exact)
+        self.executor = TorchExecutor(
+            model,
+            num_blocks=blocks,
+            dtype=precision[0],
+            kv_cache_dtype=precision[1],
+            batch_invariant=exact,
+        )
         self.load_s = time.perf_counter() - imported_s
         self.import_s = imported_s - began_s
         self.model, self.ordering, self.seed, self.price = model, ordering, seed, price
@@ -273,6 +283,7 @@ class _Run:
             "name": str(self.model),
             "fingerprint": executor.cache_namespace,
             "precision": executor.dtype,
+            "kv_cache": executor.kv_cache_dtype,
             "kernels": "batch-invariant" if executor.batch_invariant else "fast",
             "parameters": executor.config.num_parameters,
         }

@@ -20,6 +20,7 @@ from minserve.engine import Engine
 from minserve.execution import torch_executor
 
 PARTS = ("scheduling", "projections", "attention", "sampling", "other")
+_SAMPLER = "sample_rows" if hasattr(torch_executor, "sample_rows") else "sample"
 
 
 class StepTimes:
@@ -46,7 +47,7 @@ class StepTimes:
             (executor.decoder, "by_tile", "projections"),
             (executor.decoder.attention, "lay_out", "attention"),
             (executor.decoder.attention, "attend", "attention"),
-            (torch_executor, "sample", "sampling"),
+            (torch_executor, _SAMPLER, "sampling"),
         ):
             timed = self._timed(getattr(owner, name), part)
             self._patches.enter_context(patch.object(owner, name, timed))
