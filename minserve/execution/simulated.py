@@ -7,11 +7,11 @@ that this machine could not hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from minserve.errors import ConfigError
-from minserve.execution.executor import Row, StepPlan, StepResult
+from minserve.execution.executor import Row, StepPlan, StepResult, accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +102,9 @@ class SimulatedExecutor:
 
     def collect(self, handle: SimulatedHandle) -> StepResult:
         rows = handle.plan.rows
-        return StepResult(tuple((self._token(row),) if row.sample else () for row in rows), {})
+        return StepResult(tuple(self._tokens(row) if row.sample else () for row in rows), {})
+
+    def _tokens(self, row: Row) -> tuple[int, ...]:
+        positions = range(row.output_position, row.output_position + row.num_draft_tokens + 1)
+        tokens = [self._token(replace(row, output_position=position)) for position in positions]
+        return accepted(row.draft_token_ids, tokens)
