@@ -438,6 +438,7 @@ def compare_scaling(
     swing: float = 3.0,
     wave_s: float = 1200.0,
     most: int = 16,
+    max_running: int = 128,
 ) -> list[Evaluation]:
     """Scaling on backlog against scaling on utilisation, over two waves of load (O2).
 
@@ -460,7 +461,7 @@ def compare_scaling(
 
     drain_s = (objectives.ttft_s or 2.0) / 2
     found = [
-        evaluate("backlog", OnBacklog(tokens_per_s, drain_s), 1),
+        evaluate("backlog", OnBacklog(tokens_per_s, drain_s, max_running=max_running), 1),
         evaluate("utilisation", OnUtilisation(), 1),
     ]
     largest = max(each.most_replicas for each in found)

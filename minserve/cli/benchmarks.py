@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from minserve.cli.bench_cache import cache
+from minserve.cli.bench_loadgen import loadgen
 from minserve.cli.bench_offline import offline
 from minserve.cli.bench_sidechannel import sidechannel
 
@@ -13,6 +14,7 @@ benchmarks = typer.Typer(
     help="Measure this machine: each command prints a table, and JSON on its last line.",
     no_args_is_help=True,
 )
+benchmarks.command()(loadgen)
 benchmarks.command()(offline)
 benchmarks.command()(sidechannel)
 benchmarks.command()(cache)

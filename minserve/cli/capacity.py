@@ -109,7 +109,9 @@ def capacity(
     else:
         report |= _replicas(serve, request_rate * peak, target, most, machine, say)
         if autoscale:
-            report["scaling"] = _scaling(setup, traffic, objectives, request_rate, most, say)
+            report["scaling"] = _scaling(
+                setup, traffic, objectives, request_rate, most, max_running, say
+            )
     if json:
         print(as_json_line(report), flush=True)
 
@@ -162,12 +164,14 @@ def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) 
     return {"replicas": plan.num_replicas, "rate_per_s": rate_per_s, "cells": cells}
 
 
-def _scaling(setup, traffic, objectives, rate_per_s: float, most: int, say) -> list[dict]:
+def _scaling(setup, traffic, objectives, rate_per_s, most, max_running, say) -> list[dict]:
     from minserve.cli.live import stage
     from minserve.simulator import compare_scaling
 
     with stage("trying scaling rules"):
-        found = compare_scaling(setup, traffic, objectives, rate_per_s, most=most)
+        found = compare_scaling(
+            setup, traffic, objectives, rate_per_s, most=most, max_running=max_running
+        )
     for each in found:
         say(
             f"scaling on {each.name:<12} {each.attainment:.1%} good, TTFT p99 "

@@ -12,6 +12,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 import typer  # noqa: E402
 
+from minserve.cli.arena import arena  # noqa: E402
 from minserve.cli.benchmarks import benchmarks  # noqa: E402
 from minserve.cli.cache import cache  # noqa: E402
 from minserve.cli.calibrate import calibrate  # noqa: E402
@@ -23,6 +24,7 @@ from minserve.cli.loadtest import loadtest  # noqa: E402
 from minserve.cli.models import models  # noqa: E402
 from minserve.cli.parts import parts  # noqa: E402
 from minserve.cli.replay import replay  # noqa: E402
+from minserve.cli.scenario import scenario  # noqa: E402
 from minserve.cli.serve import serve  # noqa: E402
 from minserve.cli.simulate import simulate  # noqa: E402
 from minserve.cli.top import top  # noqa: E402
@@ -42,7 +44,19 @@ app = typer.Typer(
 )
 for command in (capacity, loadtest):  # --goodput ttft:500 tpot:50, as people know it
     app.command(context_settings={"allow_extra_args": True})(command)
-for command in (calibrate, estimate, generate, models, replay, serve, simulate, top, trace):
+for command in (
+    arena,
+    calibrate,
+    estimate,
+    generate,
+    models,
+    replay,
+    scenario,
+    serve,
+    simulate,
+    top,
+    trace,
+):
     app.command()(command)
 app.add_typer(benchmarks, name="bench")
 app.add_typer(cache, name="cache")

@@ -184,7 +184,7 @@ def simulate(
     began_s = time.perf_counter()
     cost = CostModel(step_ms / 1e3, token_us / 1e6, row_us / 1e6, context_us / 1e6)
     traffic = make_traffic(
-        "timing", requests, _encoder(), rate_per_s=1.0, seed=seed, max_total_tokens=2048
+        "timing", requests, encoder(), rate_per_s=1.0, seed=seed, max_total_tokens=2048
     )
 
     def run(arrivals, name: str, size: int | None, on: bool):
@@ -264,7 +264,7 @@ def simulated(setup, traffic, pace, objectives, policy: str, exact: bool = True)
 
     tally, records, loop = Tally(objectives, exact), [], EventLoop(VirtualClock())
     fleet = setup.fleet(loop)
-    encode = _encoder() if traffic.dataset in ("northstar", "sharegpt") else None
+    encode = encoder() if traffic.dataset in ("northstar", "sharegpt") else None
     began_s = time.perf_counter()
     with Live(traffic.num_prompts, f"simulating {traffic.dataset}") as live:
 
@@ -369,7 +369,8 @@ def _validate(
         print(as_json_line(result | about | {"traffic": traffic.describe()}), flush=True)
 
 
-def _encoder():
+def encoder():
+    """Northstar-nano's tokenizer: text to token ids."""
     from minserve.models.registry import resolve
     from minserve.models.tokenizer import Tokenizer
 

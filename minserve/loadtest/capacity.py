@@ -87,31 +87,35 @@ class Scaling(Protocol):
 class OnBacklog:
     """Scale on what waits: queued tokens, the age of the queue, and KV pressure.
 
-    Enough replicas to work off the queued tokens within `drain_s`, one more while the oldest has
-    waited longer than that or the KV cache is nearly full; fewer only after `calm` calm looks.
+    As many replicas as work off the queued tokens within `drain_s`; one more while the oldest has
+    waited that long or the KV cache is nearly full. One fewer after `calm` looks in a row at which
+    nobody waited and the KV cache of the others had room.
     """
 
     tokens_per_s: float
     drain_s: float
     max_kv_pressure: float = 0.85
-    calm: int = 12
+    max_running: int = 128
+    calm: int = 4
     _num_calm: int = field(default=0, init=False)
 
     def __call__(self, signals: Signals) -> int:
         count = signals.num_replicas + signals.num_loading
-        backlog = math.ceil(signals.queued_tokens / (self.tokens_per_s * self.drain_s))
-        is_tight = signals.kv_pressure > self.max_kv_pressure
-        is_late = signals.oldest_wait_s > self.drain_s
-        if backlog or is_tight or is_late:
+        fullness = max(
+            signals.kv_pressure / self.max_kv_pressure,
+            signals.num_running / (self.max_running * signals.num_replicas),
+        )
+        is_late = signals.oldest_wait_s > self.drain_s or fullness > 1
+        needed = math.ceil(signals.queued_tokens / (self.tokens_per_s * self.drain_s))
+        if needed > count or (is_late and not signals.num_loading):
             self._num_calm = 0
-            wanted = signals.num_replicas + backlog + (is_tight or is_late)
-            return max(count, wanted)
-        is_calm = signals.kv_pressure < 0.4 * self.max_kv_pressure
-        self._num_calm = self._num_calm + 1 if is_calm else 0
-        if self._num_calm >= self.calm:
-            self._num_calm = 0
-            return max(1, count - 1)
-        return count
+            return max(needed, count + 1)
+        has_room = fullness * signals.num_replicas < 0.7 * (signals.num_replicas - 1)
+        self._num_calm = self._num_calm + 1 if has_room and not is_late else 0
+        if self._num_calm < self.calm:
+            return count
+        self._num_calm = 0
+        return count - 1
 
 
 @dataclass(slots=True)

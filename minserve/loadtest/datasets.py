@@ -14,6 +14,7 @@ from pathlib import Path
 from minserve.errors import ConfigError, DataNotFound
 from minserve.loadtest.traces import FIRST_TOKEN, Row
 from minserve.northstar.lengths import LengthTable
+from minserve.northstar.traffic import Arrival, make_traffic
 from minserve.request import Identity, Request, SamplingParams, WorkloadClass
 
 Encode = Callable[[str], Sequence[int]]
@@ -215,23 +216,26 @@ def _lines(text: str) -> list[str]:
 
 def northstar(encode: Encode, count: int, seed: int = 0, max_total_tokens: int = 2048):
     """Northstar's timing set: `count` samples with tenants, classes, salts and deadlines."""
-    from minserve.northstar.traffic import make_traffic
-
     traffic = make_traffic(
         "timing", count, encode, rate_per_s=1.0, seed=seed, max_total_tokens=max_total_tokens
     )
     for arrival in traffic:
-        yield Sample(
-            arrival.prompt,
-            arrival.prompt_token_ids,
-            arrival.sampling,
-            arrival.kind,
-            arrival.identity,
-            arrival.cache_salt,
-            arrival.workload_class,
-            arrival.priority,
-            arrival.deadline_s - arrival.arrival_s,
-        )
+        yield sample_of(arrival)
+
+
+def sample_of(arrival: Arrival) -> Sample:
+    """What one arrival of Northstar's traffic asks, without when."""
+    return Sample(
+        arrival.prompt,
+        arrival.prompt_token_ids,
+        arrival.sampling,
+        arrival.kind,
+        arrival.identity,
+        arrival.cache_salt,
+        arrival.workload_class,
+        arrival.priority,
+        arrival.deadline_s - arrival.arrival_s,
+    )
 
 
 def words(samples: Iterable[Sample]) -> Iterator[Sample]:
