@@ -18,6 +18,16 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 picks the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Sample among the k likeliest; 0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample among the likeliest of this mass.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Leave out what is less likely by this much.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1 avoids repeating.")] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Off once per token used; -2 to 2.")
+    ] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="Off each time used; -2 to 2.")] = 0.0,
+    min_tokens: Annotated[int, typer.Option(help="Do not end before this many tokens.")] = 0,
+    speculate: Annotated[
+        str, typer.Option(help="Guess tokens ahead: `ngram`, or the name of a smaller model.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="The same seed gives the same words.")] = 0,
     stop: Annotated[
         list[str] | None, typer.Option(help="End before this text; may be given several times.")
@@ -61,6 +71,11 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        min_tokens=min_tokens,
         seed=seed,
         stop=tuple(stop or ()),
     )
@@ -100,7 +115,8 @@ def generate(
             print(pieces[-1], end="", flush=True)
         return detokenizer.matched_stop is not None
 
-    engine = Engine(executor, is_stopped=is_stopped)
+    speculation = _speculation(speculate, executor, needed, dtype)
+    engine = Engine(executor, is_stopped=is_stopped, speculator=speculation)
     started_s = time.perf_counter()
     engine.submit(request, 0.0)
     while engine.step(time.perf_counter() - started_s):
@@ -111,6 +127,9 @@ def generate(
         from minserve.errors import MinserveError
 
         raise MinserveError(f"generation failed: {request.error}")
+    if speculation:
+        share, speed = speculation.acceptance or 0.0, speculation.tokens_per_step or 1.0
+        print(f"[{share:.0%} of guesses right, {speed:.2f} tokens per step]", file=sys.stderr)
     _report(request, "".join(pieces), model, executor.dtype, loaded_s - began_s, started_s, json)
 
 
@@ -124,6 +143,26 @@ def _adapter(text: str | None) -> dict[str, str]:
     if not (name and is_given and folder):
         raise ConfigError(f"--adapter {text!r} is not NAME=FOLDER", "such as --adapter tone=./tone")
     return {name: folder}
+
+
+def _speculation(name: str, executor, num_blocks: int, dtype: str):
+    """What guesses tokens: nothing, n-grams, or the model of that name."""
+    if not name:
+        return None
+    from minserve.execution.speculative import (
+        DraftProposer,
+        NgramProposer,
+        Speculation,
+        check_same_tokens,
+    )
+
+    if name == "ngram":
+        return Speculation(NgramProposer())
+    from minserve.execution.torch_executor import TorchExecutor
+
+    draft = TorchExecutor(name, num_blocks=num_blocks + 1, dtype=dtype)
+    check_same_tokens(executor.tokenizer, draft.tokenizer)
+    return Speculation(DraftProposer(draft))
 
 
 def _check_context(request, folder) -> None:
