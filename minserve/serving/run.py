@@ -115,6 +115,9 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
+        # NOTE: asyncio does so only for sockets that name their protocol, which listeners do not.
+        # Else each small answer waits 40 ms for the client to acknowledge its headers.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         app = self.app
 
         async def with_abort(scope, receive, send):
