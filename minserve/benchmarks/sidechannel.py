@@ -15,10 +15,17 @@ difference. Global prompt caches were found in this way at seven providers (Gu e
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from minserve.client import LocalClient
@@ -29,7 +36,15 @@ from minserve.events import EventLog
 from minserve.execution.executor import Executor
 from minserve.metrics import percentile
 from minserve.request import Identity, Request, SamplingParams
-from minserve.serving.identity import Principal, Salts, Scope
+from minserve.serving.identity import (
+    ApiKey,
+    Principal,
+    Salts,
+    Scope,
+    hash_of,
+    new_secret,
+    write_keys,
+)
 
 VICTIM = Principal(Identity("victim", "vera"))
 COLLEAGUE = Principal(Identity("victim", "carl"))
@@ -128,6 +143,61 @@ def send_in_process(
         return round(request.timeline.ttft_s, 6), request.num_cached_tokens
 
     return send
+
+
+@contextlib.contextmanager
+def send_over_http(model: str, num_blocks: int, scope: Scope) -> Iterator[Send]:
+    """A `minserve serve` in a process of its own, with a key for each of the three people.
+
+    The time is that of a whole answer of one token. Raises `ConfigError` if no server starts.
+    """
+    import httpx
+
+    people = {person: new_secret() for person in (VICTIM, COLLEAGUE, ATTACKER)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "keys.json"
+        write_keys(
+            path,
+            (
+                ApiKey(id.subject, hash_of(secret), id.tenant, id.subject)
+                for id, secret in ((who.identity, secret) for who, secret in people.items())
+            ),
+        )
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        options = ("--port", port, "--num-blocks", num_blocks, "--keys", path)
+        options += ("--prefix-scope", scope.value, "--model", model, "--log-level", "error")
+        command = [sys.executable, "-m", "minserve", "serve", *map(str, options)]
+        server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+                _await(client, server)
+
+                def send(principal: Principal, prompt: Sequence[int]) -> tuple[float, int]:
+                    body = {"prompt": list(prompt), "max_tokens": 1, "ignore_eos": True}
+                    headers = {"authorization": f"Bearer {people[principal]}"}
+                    began_s = time.perf_counter()
+                    response = client.post("/v1/completions", json=body, headers=headers)
+                    took_s = time.perf_counter() - began_s
+                    usage = response.raise_for_status().json()["usage"]
+                    return round(took_s, 6), usage["prompt_tokens_details"]["cached_tokens"]
+
+                yield send
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _await(client, server: subprocess.Popen, seconds: float = 120) -> None:
+    import httpx
+
+    end_s = time.monotonic() + seconds
+    while server.poll() is None and time.monotonic() < end_s:
+        with contextlib.suppress(httpx.TransportError):
+            if client.get("/ready").status_code == 200:
+                return
+        time.sleep(0.1)
+    raise ConfigError("the server does not start", "try `minserve serve` with the same --model")
 
 
 def random_prompts(rng: random.Random, vocab_size: int, num_tokens: int) -> Iterator[list[int]]:

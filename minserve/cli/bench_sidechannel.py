@@ -20,6 +20,9 @@ def sidechannel(
     trials: Annotated[int, typer.Option(help="Probes of each case, half of them hits.")] = 400,
     tokens: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 256,
     blocks: Annotated[int, typer.Option(help="KV blocks of 16 tokens.")] = 4096,
+    http: Annotated[
+        bool, typer.Option("--http", help="Through `minserve serve`, with API keys.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of prompts and order.")] = 0,
 ) -> None:
     """Guess from the time to the first token whether a prompt had been sent by somebody else.
@@ -31,25 +34,39 @@ def sidechannel(
 
     - `minserve bench sidechannel`
 
-    - `minserve bench sidechannel --trials 100 --tokens 512`
+    - `minserve bench sidechannel --trials 100 --tokens 512 --http`
     """
     import random
+    from contextlib import nullcontext
 
-    from minserve.benchmarks.sidechannel import CASES, measure, random_prompts, send_in_process
+    from minserve.benchmarks.sidechannel import (
+        CASES,
+        measure,
+        random_prompts,
+        send_in_process,
+        send_over_http,
+    )
     from minserve.cli.machine import CpuUse, describe
     from minserve.clock import WallClock
     from minserve.errors import ConfigError
     from minserve.execution.torch_executor import TorchExecutor
+    from minserve.models.config import ModelConfig
+    from minserve.models.registry import resolve
 
     if tokens < 17:
         raise ConfigError(f"--tokens {tokens}", "use 17 or more: only whole blocks are reused")
-    executor = TorchExecutor(model, num_blocks=blocks)
-    rng, cpu, console = random.Random(seed), CpuUse(), out()
-    prompts = random_prompts(rng, executor.config.vocab_size, tokens)
+    rng, cpu, console = random.Random(seed), CpuUse(children=True), out()
+    vocab_size = ModelConfig.from_folder(resolve(model)).vocab_size
+    prompts = random_prompts(rng, vocab_size, tokens)
+    executor = None if http else TorchExecutor(model, num_blocks=blocks)
     verdicts = []
     for case, (scope, _) in CASES.items():
-        with console.status(VERDICTS[case]):
-            send = send_in_process(executor, scope, WallClock())
+        way = (
+            send_over_http(model, blocks, scope)
+            if http
+            else nullcontext(send_in_process(executor, scope, WallClock()))
+        )
+        with console.status(VERDICTS[case]), way as send:
             verdicts.append(measure(case, send, trials, prompts, rng))
     console.print(_table(verdicts, tokens))
     print_json(
@@ -57,6 +74,7 @@ def sidechannel(
             "benchmark": "sidechannel",
             "model": str(model),
             "prompt_tokens": tokens,
+            "over_http": http,
             "seed": seed,
             "machine": describe(),
             "others_cpu_share": cpu.others_share(),
