@@ -8,6 +8,7 @@ import pytest
 from tiny_llama import generate
 
 from minserve.engine import Engine
+from minserve.execution.speculative import DraftProposer, NgramProposer, Speculation
 from minserve.execution.torch_executor import TorchExecutor
 from minserve.request import Request, SamplingParams
 from minserve.scheduling.batching import ContinuousBatching, DynamicBatching, StaticBatching
@@ -73,3 +74,29 @@ def test_tokens_are_those_of_each_request_alone(
         assert sum(r.num_preemptions for r in made) > 0
     if prefix_caching:
         assert sum(r.num_cached_tokens for r in made) > 0
+
+
+@pytest.mark.parametrize("kind", ["ngram", "draft"])
+@pytest.mark.parametrize(
+    "name", ["continuous", "continuous, chunks of 7", "continuous, preempting"]
+)
+def test_guesses_change_no_token(tiny_folder, expected, name, kind):
+    policy, num_blocks = POLICIES[name]
+    executor = TorchExecutor(tiny_folder, num_blocks=num_blocks, batch_invariant=True)
+    if kind == "ngram":
+        proposer = NgramProposer(longest=2, shortest=1)
+    else:
+        proposer = DraftProposer(TorchExecutor(tiny_folder, num_blocks=40), draft_cost=0.0)
+    speculation = Speculation(proposer, token_cost=0.0)
+    engine = Engine(executor, policy, speculator=speculation)
+    made = requests()
+    for request in made:
+        engine.submit(request, 0.0)
+    while engine.has_unfinished:
+        assert engine.step(0.0)
+        engine.check_integrity()
+    assert [r.output_token_ids for r in made] == expected
+    assert speculation.num_checks > 0
+    if kind == "draft":
+        assert speculation.acceptance > 0.5
+        assert proposer.pool.num_used == 0
