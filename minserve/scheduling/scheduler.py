@@ -22,15 +22,7 @@ from minserve.errors import (
     OutOfBlocks,
     RequestTooLarge,
 )
-from minserve.events import (
-    Admitted,
-    EventLog,
-    Finished,
-    Preempted,
-    Submitted,
-    TokenLogprob,
-    TokensProduced,
-)
+from minserve.events import Admitted, EventLog, Finished, Preempted, Submitted, TokensProduced
 from minserve.execution.executor import Row, Speculator, StepPlan, StepResult
 from minserve.kv.blocks import BlockCopy, BlockPool
 from minserve.kv.prefix import PrefixCache
@@ -373,7 +365,7 @@ class Scheduler:
         request: Request,
         row: Row,
         token_ids: tuple[int, ...],
-        logprobs: tuple[TokenLogprob, ...],
+        logprobs: tuple,
         now_s: float,
         is_stopped: Callable[[Request], bool],
     ) -> None:
