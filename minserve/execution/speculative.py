@@ -59,7 +59,7 @@ class Speculation:
     A request that falls below (recent guesses count most) goes without; after `retry_after` of its
     steps it gets one trial, and comes back if that brings it above.
 
-    `token_cost` depends on machine and model: `measure_token_cost` finds it.
+    `token_cost` depends on machine and model; the default is a round figure, not a measured one.
     """
 
     def __init__(
