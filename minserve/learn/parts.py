@@ -59,7 +59,6 @@ class Slot:
         return getattr(import_module(module), name)
 
 
-
 def _function(name: str, lesson: int, about: str, module: str, **options: Any) -> Slot:
     """A slot for a plain function, of which `module` has the reference."""
     return Slot(name, lesson, about, module + name, module + name, **options)
@@ -68,10 +67,12 @@ def _function(name: str, lesson: int, about: str, module: str, **options: Any) -
 _REFERENCE = "minserve.learn.reference:"
 _POLICIES = "minserve.learn.policies:"
 _ENGINE = "minserve.learn.parts_of_engine:"
+_LOAD = "minserve.learn.parts_of_load:"
 SLOTS: dict[str, Slot] = {
     slot.name: slot
     for slot in (
         _function("decode_loop", 1, "reads a prompt and writes an answer, token by token", _ENGINE),
+        _function("request_measures", 1, "timestamps to TTFT, ITL, TPOT and end to end", _LOAD),
         _function("static_batching", 2, "a batch starts together and ends together", _POLICIES),
         _function("dynamic_batching", 2, "a batch waits a little for company", _POLICIES),
         _function("continuous_batching", 2, "who runs is decided anew at each step", _POLICIES),
@@ -108,6 +109,7 @@ SLOTS: dict[str, Slot] = {
             _REFERENCE + "make_room",
             is_stretch=True,
         ),
+        _function("open_loop", 6, "a sender that a stalled server cannot deceive", _LOAD),
     )
 }
 

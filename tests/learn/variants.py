@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import variants_engine
+import variants_load
 
 # -- right parts, written differently
 
@@ -578,5 +579,5 @@ WRONG = {
     },
 }
 
-RIGHT |= variants_engine.RIGHT
-WRONG |= variants_engine.WRONG
+RIGHT |= variants_engine.RIGHT | variants_load.RIGHT
+WRONG |= variants_engine.WRONG | variants_load.WRONG
