@@ -91,6 +91,8 @@ class BlockPool:
             for index in range(first_written, len(table))
             if num_new and self._references[table[index]] > 1
         ]
+        if not (num_missing or shared):  # most decodes: there is room in a block of its own
+            return []
         blocks = self._take(num_missing + len(shared))
         copies = []
         for index in shared:

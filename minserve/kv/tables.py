@@ -38,9 +38,10 @@ class BlockTables:
         """
         num_blocks = self.pool.blocks_for(request.num_tokens)
         if request.status is Status.RUNNING:
-            table = request.block_table
-            written = table[request.num_computed_tokens // self.pool.block_size :]
-            return num_blocks - len(table) + sum(self.pool.num_references(b) > 1 for b in written)
+            table, num_shared = request.block_table, 0
+            for block in table[request.num_computed_tokens // self.pool.block_size :]:
+                num_shared += self.pool.num_references(block) > 1
+            return num_blocks - len(table) + num_shared
         num_held = sum(self.pool.num_references(b) > 0 for b in self._match(request))
         # NOTE: capped, so that a request that fits in an empty pool is never kept out for ever.
         return min(num_blocks + request.num_forks_to_come - num_held, self.pool.num_blocks)
