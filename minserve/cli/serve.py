@@ -108,6 +108,7 @@ def serve(
     salts = Salts() if prefix_scope == "off" else Salts(Scope(prefix_scope))
     server = make_server(engine, ring, salts, limits)
     load_s = time.perf_counter() - began_s
+    server.watch.metrics.model_load_s.set(load_s)
 
     from minserve.serving.app import create_app
 

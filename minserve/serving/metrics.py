@@ -56,7 +56,6 @@ class Metrics:
         model_name: str,
         now_s: Callable[[], float],
         admission: Admission | None = None,
-        model_load_s: float | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._traces = traces
@@ -65,9 +64,7 @@ class Metrics:
         self._make_requests()
         self._make_steps()
         self._make_doors()
-        if model_load_s is not None:
-            gauge = self._gauge("minserve_model_load_seconds", "Seconds it took to load the model.")
-            gauge.set(model_load_s)
+        self.model_load_s = self._gauge("minserve_model_load_seconds", "Loading the model.")
         self.registry.register(_Now(engine, admission, model_name, now_s))
         if admission:
             admission.on_decision = self.note_decision

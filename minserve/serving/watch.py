@@ -33,15 +33,11 @@ PAGE_HEADERS = {
 class Watch:
     """One listener for the engine's log: traces first, because the metrics read them."""
 
-    def __init__(
-        self, service: Service, model_name: str, model_load_s: float | None = None
-    ) -> None:
+    def __init__(self, service: Service, model_name: str) -> None:
         engine, clock = service.client.engine, service.client.loop.clock
         self._export = Exporter.if_installed()
         self.traces = Traces(on_finished=self._finished)
-        self.metrics = Metrics(
-            engine, self.traces, model_name, clock.now_s, service.admission, model_load_s
-        )
+        self.metrics = Metrics(engine, self.traces, model_name, clock.now_s, service.admission)
         self.live = live.Live(engine, model_name, service.admission)
         engine.log.listen(self._note)
 

@@ -194,13 +194,30 @@ def test_every_metric_that_the_dashboard_asks_for_exists(guarded):
     ]
     asked = {name for query in queries for name in re.findall(r"\b(?:vllm|minserve)[:_]\w+", query)}
     ask_server(guarded, "ann")
-    there = set()
-    for line in guarded.get("/metrics", "ops").text.splitlines():
-        if match := re.match(r"# TYPE (\S+) (\w+)", line):
-            name, kind = match.groups()
-            ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
-            there |= {name + end for end in ends}
+    there = {
+        name + end
+        for name, kind in metrics_of(guarded).items()
+        for end in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))
+    }
     assert len(queries) > 10 and asked <= there, asked - there
+
+
+def test_the_documentation_lists_exactly_the_metrics_that_exist(guarded):
+    text = (ROOT / "docs" / "overload.md").read_text("utf-8")
+    table = text.split("## Metrics")[1].split("\nRequests per machine-hour")[0]
+    listed = set(re.findall(r"`((?:vllm|minserve)[:_]\w+)`", table))
+    assert listed - {"minserve_energy_joules_total"} == set(metrics_of(guarded)) - {
+        "minserve_energy_joules_total"  # only where the CPU tells
+    }
+
+
+def metrics_of(live: Live) -> dict[str, str]:
+    """Kinds by name, without prometheus-client's own times of creation."""
+    lines = live.get("/metrics", "ops").text.splitlines()
+    found = dict(
+        match.groups() for line in lines if (match := re.match(r"# TYPE (\S+) (\w+)", line))
+    )
+    return {name: kind for name, kind in found.items() if not name.endswith("_created")}
 
 
 # -- traces
