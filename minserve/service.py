@@ -20,9 +20,13 @@ from minserve.scheduling.admission import NO_QUOTA, Admission, Admit, Defer, Quo
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The prompt is being computed; `num_cached_tokens` of it were already."""
+    """The prompt is being computed; `num_cached_tokens` of it were already.
+
+    `cache` says what the response cache made of it: `hit`, `shared`, `miss`; empty without one.
+    """
 
     num_cached_tokens: int
+    cache: str = ""
 
 
 @dataclass(frozen=True, slots=True)

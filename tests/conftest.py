@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -31,3 +33,29 @@ def require_debian() -> Callable[[str, str], str]:
         pytest.skip(reason)
 
     return require
+
+
+@pytest.fixture(scope="session")
+def redis_url(require_debian, tmp_path_factory):
+    """A redis-server of this test run's own, on a Unix socket, without a file on disk."""
+    import redis
+
+    binary = require_debian("redis-server", "redis-server")
+    folder = tmp_path_factory.mktemp("redis")
+    socket = folder / "redis.sock"
+    command = [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", folder]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    client = redis.Redis(unix_socket_path=str(socket))
+    try:
+        for _ in range(500):
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                assert server.poll() is None, "redis-server did not start"
+                time.sleep(0.02)
+        yield f"unix://{socket}"
+    finally:
+        client.close()
+        server.terminate()
+        server.wait(10)

@@ -68,6 +68,7 @@ class Live:
         max_model_len: int = 8192,
         executor: SimulatedExecutor | None = None,
         admission: Callable[..., Admission | None] = lambda log: None,
+        wrap: Callable[[Service], Service] = lambda service: service,
         **limits: float,
     ) -> None:
         self.executor = executor or SimulatedExecutor(
@@ -82,7 +83,7 @@ class Live:
         def make_service(loop) -> Service:
             self.engine = Engine(self.executor)
             client = LocalClient(self.engine, loop)
-            return Service(client, model.tokenizer.detokenizer, admission(self.engine.log))
+            return wrap(Service(client, model.tokenizer.detokenizer, admission(self.engine.log)))
 
         self.server = Server(model, make_service, keys, salts or Salts(), Limits(**limits))
         self.app = create_app(self.server)

@@ -16,6 +16,10 @@ from minserve.cli.console import Model
 from minserve.errors import ConfigError
 
 if TYPE_CHECKING:
+    from minserve.cached_service import CachedService
+    from minserve.execution.torch_executor import TorchExecutor
+    from minserve.reuse.stores import Store
+    from minserve.service import Service
     from minserve.serving.identity import ApiKey, KeyRing, Salts
     from minserve.serving.server import Limits, Server
 
@@ -58,6 +62,13 @@ def serve(
     served_name: Annotated[
         str | None, typer.Option(help="What clients call the model; by default its own name.")
     ] = None,
+    response_cache: Annotated[
+        str,
+        typer.Option(
+            help="Answer the same greedy request of the same caller again, for a few minutes: "
+            "memory, sqlite:PATH, redis://HOST:PORT, or off."
+        ),
+    ] = "off",
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "1MiB",
     request_timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 600.0,
     drain_timeout: Annotated[
@@ -102,7 +113,7 @@ def serve(
     )
     engine = EngineSettings(
         model, policy, ordering, max_running, token_budget, kv_memory, num_blocks, max_model_len,
-        dtype, device, prefix_scope != "off", served_name, step_cap / 1000,
+        dtype, device, prefix_scope != "off", served_name, step_cap / 1000, response_cache,
     )  # fmt: skip
     began_s = time.perf_counter()
     salts = Salts() if prefix_scope == "off" else Salts(Scope(prefix_scope))
@@ -144,6 +155,7 @@ class EngineSettings:
     prefix_caching: bool = True
     served_name: str | None = None
     step_cap_s: float = 0.1
+    response_cache: str = "off"
 
 
 def make_server(
@@ -163,6 +175,7 @@ def make_server(
     from minserve.execution.torch_executor import TorchExecutor, num_blocks_for
     from minserve.models.config import ModelConfig
     from minserve.models.registry import ALIASES, resolve
+    from minserve.reuse.stores import open_store
     from minserve.scheduling.admission import Admission
     from minserve.scheduling.batching import DynamicBatching, StaticBatching
     from minserve.scheduling.rates import Rates
@@ -188,6 +201,7 @@ def make_server(
     }
     if settings.policy not in policies:
         raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(policies)}")
+    store = open_store(settings.response_cache)
     rates = Rates()
     folder = resolve(settings.model)
     config = ModelConfig.from_folder(folder)
@@ -206,7 +220,7 @@ def make_server(
     )
     tokenizer = executor.tokenizer
 
-    def make_service(loop) -> Service:
+    def make_service(loop) -> Service | CachedService:
         engine = Engine(
             executor,
             policy,
@@ -215,7 +229,8 @@ def make_server(
             log=EventLog(keep=False),
         )
         admission = Admission(engine.log, rates=rates)
-        return Service(LocalClient(engine, loop), tokenizer.detokenizer, admission)
+        service = Service(LocalClient(engine, loop), tokenizer.detokenizer, admission)
+        return _with_cache(service, store, executor) if store else service
 
     aliases = [alias for alias, name in ALIASES.items() if name == folder.name]
     names = [folder.name, *aliases, settings.model, str(folder)]
@@ -228,6 +243,19 @@ def make_server(
         created=int((folder / "config.json").stat().st_mtime),
     )
     return Server(served, make_service, keys, salts or Salts(), limits or Limits())
+
+
+def _with_cache(service: Service, store: Store, executor: TorchExecutor) -> CachedService:
+    from minserve.cached_service import CachedService
+    from minserve.northstar.caching import policy_table
+    from minserve.reuse.key import ModelTuple
+    from minserve.reuse.response import ExactCache
+
+    # The fingerprint covers weights and tokenizer; prompts reach the cache as token ids.
+    model = ModelTuple(
+        executor.tokenizer.folder.name, executor.cache_namespace, precision=executor.dtype
+    )
+    return CachedService(service, ExactCache(store, policy_table()), model)
 
 
 def parse_size(text: str) -> int:

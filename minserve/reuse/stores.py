@@ -341,7 +341,7 @@ class RedisStore:
 
         try:
             self._redis = redis.Redis.from_url(
-                url, decode_responses=True, socket_timeout=1.0, socket_connect_timeout=1.0
+                url, decode_responses=True, socket_timeout=0.25, socket_connect_timeout=0.25
             )
         except ValueError as error:
             raise ConfigError(

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 import minserve
-from minserve.serving import watch
+from minserve.serving import cache_admin, watch
 from minserve.serving.calls import Caller
 from minserve.serving.errors import ApiError
 from minserve.serving.gate import Gate
@@ -59,6 +59,7 @@ def create_app(server: Server) -> FastAPI:
     _add_tokens(app, server)
     _add_state(app, server)
     watch.add_routes(app, server)
+    cache_admin.add_routes(app, server)
     return app
 
 

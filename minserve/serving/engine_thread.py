@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from minserve.cached_service import CachedService
 from minserve.clock import EventLoop, WallClock
 from minserve.errors import ExecutorFailed
 from minserve.request import FinishReason, Request
@@ -29,7 +30,7 @@ class EngineThread:
 
     def __init__(
         self,
-        make_service: Callable[[EventLoop], Service],
+        make_service: Callable[[EventLoop], Service | CachedService],
         on_death: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.loop = EventLoop(WallClock())

@@ -143,6 +143,7 @@ class Answer:
     def __init__(self, num_prompt_tokens: int, num_choices: int, echoes: list[str]) -> None:
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
+        self.cache: set[str] = set()
         per_prompt = num_choices // len(echoes)
         self.choices = [Choice(i, echoes[i // per_prompt]) for i in range(num_choices)]
 
@@ -151,8 +152,9 @@ class Answer:
         touched: dict[int, Choice] = {}
         for first, output in outputs:
             match output:
-                case Started(num_cached_tokens=num_cached_tokens):
+                case Started(num_cached_tokens=num_cached_tokens, cache=cache):
                     self.num_cached_tokens += num_cached_tokens
+                    self.cache.add(cache)
                 case Refuse():
                     raise of_refusal(output)
                 case Piece(index=index):
@@ -163,6 +165,12 @@ class Answer:
                     choice.is_over = True
                     choice.finish_reason = _finish_reason(reason, error)
         return list(touched.values())
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the response cache made of the call, where there is one."""
+        told = ", ".join(sorted(filter(None, self.cache)))
+        return {"x-cache": told} if told else {}
 
     @property
     def is_over(self) -> bool:
@@ -249,14 +257,16 @@ class Reply(Response):
         call = self._call
         while not call.answer.is_over:
             call.answer.take(await call.stream.take())
-        await self._whole(200, json.dumps(call.shape.whole(call.answer)).encode())
+        body = json.dumps(call.shape.whole(call.answer)).encode()
+        await self._whole(200, body, call.answer.headers)
 
     async def _stream(self) -> None:
         call, answer = self._call, self._call.answer
         touched: list[Choice] = []
         while not touched:
             touched = answer.take(await call.stream.take())
-        headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+        fields = _HEADERS | answer.headers
+        headers = [(name.encode(), value.encode()) for name, value in fields.items()]
         await self._put({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             while not answer.is_over:
