@@ -1,1 +1,1 @@
-"""Which engine answers: the cheapest that does it well (cascade), and a second one in time (hedging)."""
+"""Which engine answers: the cheapest that does it well (cascade), or a second in time (hedging)."""
