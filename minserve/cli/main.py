@@ -19,6 +19,7 @@ from minserve.cli.calibrate import calibrate  # noqa: E402
 from minserve.cli.capacity import capacity  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
+from minserve.cli.jobs import jobs  # noqa: E402
 from minserve.cli.keys import keys  # noqa: E402
 from minserve.cli.loadtest import loadtest  # noqa: E402
 from minserve.cli.models import models  # noqa: E402
@@ -29,6 +30,7 @@ from minserve.cli.serve import serve  # noqa: E402
 from minserve.cli.simulate import simulate  # noqa: E402
 from minserve.cli.top import top  # noqa: E402
 from minserve.cli.trace import trace  # noqa: E402
+from minserve.cli.worker import worker  # noqa: E402
 from minserve.errors import MinserveError  # noqa: E402
 
 app = typer.Typer(
@@ -60,8 +62,10 @@ for command in (
     app.command()(command)
 app.add_typer(benchmarks, name="bench")
 app.add_typer(cache, name="cache")
+app.add_typer(jobs, name="jobs")
 app.add_typer(keys, name="keys")
 app.add_typer(parts, name="parts")
+app.command()(worker)
 
 
 def main() -> None:

@@ -123,6 +123,11 @@ class JobStore:
         """Let go of all connections."""
         self.engine.dispose()
 
+    @property
+    def safe_url(self) -> str:
+        """Where it is, without any password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
     # -- transactions
 
     @contextmanager
