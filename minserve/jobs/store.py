@@ -108,7 +108,7 @@ class JobStore:
         self.max_open = max_open
         self.max_open_per_tenant = max_open_per_tenant or max(1, max_open // 2)
         self.keep_s = keep_s
-        self._clock, self._draw, self._new_id = clock, draw, new_id
+        self._clock, self._draw, self.new_id = clock, draw, new_id
         is_sqlite = self.engine.dialect.name == "sqlite"
         self._insert = sqlite.insert if is_sqlite else postgresql.insert
         self._now_sql = text(
@@ -203,7 +203,7 @@ class JobStore:
             for number, submission in enumerate(submissions):
                 if submission.key not in there:
                     name = number if submission.key is None else submission.key
-                    fresh.setdefault(name, (submission, self._new_id()))
+                    fresh.setdefault(name, (submission, self.new_id()))
             if fresh:
                 self._refuse_if_full(conn, identity.tenant, len(fresh), now)
                 rows = self._rows(conn, identity, list(fresh.values()), now)

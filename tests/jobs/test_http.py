@@ -1,0 +1,168 @@
+"""Jobs and batches over HTTP: who sees what, and what a client is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from minserve.jobs.job import Progress, State
+from minserve.jobs.kinds import KINDS
+from minserve.jobs.store import JobStore
+from minserve.request import Identity
+from minserve.serving import jobs as http
+from minserve.serving.app import _response
+from minserve.serving.errors import ApiError
+from tests.jobs.conftest import FakeClock
+
+NAP = {"kind": "nap", "payload": {"seconds": 1}}
+ANN, BOB = {"x-who": "acme/ann"}, {"x-who": "bolt/bob"}
+
+
+def identity_of(request) -> Identity:
+    return Identity(*request.headers.get("x-who", "acme/ann").split("/"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = JobStore(f"sqlite:///{tmp_path}/jobs.db", KINDS, clock=FakeClock(), max_open=6)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def client(store):
+    app = FastAPI()
+    app.add_exception_handler(ApiError, lambda request, error: _response(error))
+    app.include_router(http.router(store, identity_of))
+    return TestClient(app)
+
+
+def test_job_is_accepted_with_its_location_and_all_that_it_has(client):
+    answer = client.post("/v1/jobs", json=NAP | {"deadline_s": 60})
+    assert answer.status_code == 202
+    job = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{job['id']}" == job["status_url"]
+    assert client.get(job["status_url"]).json() == job
+    assert job["scope"] == {"tenant": "acme", "subject": "ann"} and job["state"] == "queued"
+    assert job["deadline_at"] == job["created_at"] + 60
+
+
+def test_reused_key_is_the_same_job_or_a_422(client):
+    key = {"idempotency-key": "k"}
+    first = client.post("/v1/jobs", json=NAP, headers=key).json()["id"]
+    assert client.post("/v1/jobs", json=NAP, headers=key).json()["id"] == first
+    other = client.post("/v1/jobs", json=NAP | {"priority": 1}, headers=key)
+    assert other.status_code == 422
+    assert other.json()["error"]["code"] == "idempotency_key_reused"
+    assert client.post("/v1/jobs", json=NAP, headers=key | BOB).json()["id"] != first
+
+
+@pytest.mark.parametrize(
+    "more", [{"tenant": "bolt"}, {"salt": "x"}, {"payload": {"seconds": -1}}, {"kind": "none"}]
+)
+def test_body_cannot_name_a_tenant_or_ask_nonsense(client, store, more):
+    assert client.post("/v1/jobs", json=NAP | more).status_code in (400, 422)
+    assert store.counts().num_open == 0
+
+
+def test_job_of_another_is_not_there(client):
+    where = client.post("/v1/jobs", json=NAP, headers=ANN).json()["status_url"]
+    for path in (where, f"{where}/result", f"{where}/events"):
+        assert client.get(path, headers=BOB).status_code == 404
+    assert client.delete(where, headers=BOB).status_code == 404
+    assert client.get("/v1/jobs", headers=BOB).json()["data"] == []
+    assert client.get(where, headers=ANN).json()["state"] == "queued"
+
+
+def test_result_is_202_then_200_and_410_when_there_is_none(client, store):
+    where = client.post("/v1/jobs", json=NAP).json()["status_url"]
+    assert client.get(f"{where}/result").status_code == 202
+    store.complete(store.claim("w")[0], 1.5)
+    assert client.get(f"{where}/result").json() == 1.5
+    other = client.post("/v1/jobs", json=NAP).json()["status_url"]
+    assert client.delete(other).json()["state"] == "cancelled"
+    gone = client.get(f"{other}/result")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (410, "job_cancelled")
+
+
+def test_delete_says_which_terminal_state_won(client, store):
+    where = client.post("/v1/jobs", json=NAP).json()["status_url"]
+    store.complete(store.claim("w")[0], 1)
+    assert client.delete(where).json()["state"] == "done"
+
+
+def test_full_queue_is_a_429_that_says_when_to_return(client):
+    for _ in range(3):
+        client.post("/v1/jobs", json=NAP)
+    full = client.post("/v1/jobs", json=NAP)
+    assert full.status_code == 429 and int(full.headers["retry-after"]) >= 1
+
+
+def test_events_tell_each_change_and_end_with_the_job(client, store, monkeypatch):
+    job_id = client.post("/v1/jobs", json=NAP).json()["id"]
+    steps = [
+        lambda: store.leases.append(store.claim("w")[0]),
+        lambda: store.renew([Progress(job_id, 1, 1, 2)]),
+        lambda: store.complete(store.leases[0], 1),
+    ]
+    store.leases = []
+    monkeypatch.setattr(http.time, "sleep", lambda seconds: steps.pop(0)())
+    told = client.get(f"/v1/jobs/{job_id}/events").text
+    names = [line[7:] for line in told.splitlines() if line.startswith("event: ")]
+    assert names == ["queued", "running", "running", "done"]
+    data = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: ")]
+    assert data[2]["progress"] == {"completed": 1, "total": 2}
+
+
+def line(number, **more):
+    body = {"messages": [{"role": "user", "content": f"{number}"}]}
+    entry = {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions"}
+    return json.dumps(entry | {"body": body} | more)
+
+
+def upload(client, text, who=ANN):
+    files = {"file": ("in.jsonl", text.encode()), "purpose": (None, "batch")}
+    return client.post("/v1/files", files=files, headers=who).json()["id"]
+
+
+def ask(client, file_id, who=ANN):
+    order = {"input_file_id": file_id, "endpoint": "/v1/chat/completions"}
+    return client.post("/v1/batches", json=order, headers=who)
+
+
+def test_batch_is_a_job_a_line_and_its_output_comes_back_in_order(client, store):
+    text = line(1) + "\n" + line(2) + "\n"
+    file_id = upload(client, text)
+    assert client.get(f"/v1/files/{file_id}/content").text == text
+    batch = ask(client, file_id).json()
+    assert batch["status"] == "in_progress" and batch["request_counts"]["total"] == 2
+    first, second = store.claim("w", 2)
+    store.complete(second, {"n": 2})
+    store.fail(first, "no", is_permanent=True)
+    batch = client.get(f"/v1/batches/{batch['id']}").json()
+    assert batch["status"] == "completed"
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    output = json.loads(client.get(f"/v1/files/{batch['output_file_id']}/content").text)
+    assert (output["custom_id"], output["response"]["body"]) == ("c2", {"n": 2})
+    errors = json.loads(client.get(f"/v1/files/{batch['error_file_id']}/content").text)
+    assert (errors["custom_id"], errors["error"]["message"]) == ("c1", "no")
+
+
+def test_batch_with_one_bad_line_is_refused_whole(client, store):
+    for text in (
+        "not json", line(1, url="/v1/other"), line(1) + "\n" + line(1), line(1, body={}), ""
+    ):  # fmt: skip
+        assert ask(client, upload(client, line(9) + "\n" + text if text else "")).status_code == 400
+    assert store.counts().num_open == 0 and client.get("/v1/batches").json()["data"] == []
+
+
+def test_batch_is_cancelled_whole_and_is_its_owners_only(client, store):
+    batch = ask(client, upload(client, line(1) + "\n" + line(2))).json()["id"]
+    assert client.post(f"/v1/batches/{batch}/cancel", headers=BOB).status_code == 404
+    assert client.get(f"/v1/files/output-{batch}/content", headers=BOB).status_code == 404
+    assert ask(client, upload(client, line(1)), BOB).status_code == 404
+    assert client.post(f"/v1/batches/{batch}/cancel").json()["status"] == "cancelled"
+    assert store.counts().by_state == {State.CANCELLED: 2}
