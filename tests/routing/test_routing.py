@@ -156,8 +156,8 @@ class Hedged:
 
 
 def test_hedging_cuts_the_tail_for_a_few_percent_of_load():
-    without = Hedged(0.006, is_overloaded=lambda: True).run(1000)
-    hedged = Hedged(0.006).run(1000)
+    without = Hedged(0.02, is_overloaded=lambda: True).run(1000, 10.0)
+    hedged = Hedged(0.02).run(1000, 10.0)
     tail, cut = percentile(without.ttft_s(), 0.99), percentile(hedged.ttft_s(), 0.99)
     assert cut < 0.6 * tail
     assert 0 < hedged.hedging.num_won <= hedged.hedging.num_hedges
