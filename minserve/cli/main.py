@@ -17,6 +17,7 @@ from minserve.cli.benchmarks import benchmarks  # noqa: E402
 from minserve.cli.cache import cache  # noqa: E402
 from minserve.cli.calibrate import calibrate  # noqa: E402
 from minserve.cli.capacity import capacity  # noqa: E402
+from minserve.cli.chat import chat  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.jobs import jobs  # noqa: E402
@@ -49,6 +50,7 @@ for command in (capacity, loadtest):  # --goodput ttft:500 tpot:50, as people kn
 for command in (
     arena,
     calibrate,
+    chat,
     estimate,
     generate,
     models,

@@ -1,0 +1,48 @@
+"""`minserve chat` as a person uses it, on the nano model and on a server that is simulated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from live_server import Live
+
+
+def chat(said: str, *options: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "minserve", "chat", *options],
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "MINSERVE_API_KEY": ""},
+    )
+
+
+def test_model_in_this_process_answers_and_quit_ends():
+    question = "Evidence: - The deposit of Umber Club is 40 EUR. Question: What is the deposit?"
+    done = chat(f"{question}\n/reset\n/quit\nnever asked\n", "--max-tokens", "24")
+    assert done.returncode == 0 and "40 EUR" in done.stdout
+
+
+def test_server_remembers_the_conversation_until_it_is_reset():
+    lengths = []
+
+    def token(row):
+        if row.output_position == 0:
+            lengths.append(row.num_context_tokens)
+        return ord("a") + row.output_position
+
+    with Live(step_s=0.0, token=token) as live:
+        done = chat("hello\nhello\n/reset\nhello\n", "--url", live.url, "--max-tokens", "3")
+    assert done.returncode == 0 and done.stdout.splitlines() == ["abc"] * 3
+    assert lengths[1] > lengths[0] == lengths[2]
+
+
+def test_errors_of_a_server_are_told_and_the_chat_goes_on():
+    with Live(step_s=0.0) as live:
+        done = chat("x\n/quit\n", "--url", live.url, "--max-tokens", "9000")
+        assert done.returncode == 0 and "maximum context length" in done.stderr
+    done = chat("x\n/quit\n", "--url", live.url)
+    assert done.returncode == 0 and "does not answer" in done.stderr
