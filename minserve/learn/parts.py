@@ -73,6 +73,9 @@ SLOTS: dict[str, Slot] = {
     for slot in (
         _function("decode_loop", 1, "reads a prompt and writes an answer, token by token", _ENGINE),
         _function("request_measures", 1, "timestamps to TTFT, ITL, TPOT and end to end", _LOAD),
+        _function(
+            "roofline", 1, "whether arithmetic or memory sets the pace", _REFERENCE, is_stretch=True
+        ),
         _function("static_batching", 2, "a batch starts together and ends together", _POLICIES),
         _function("dynamic_batching", 2, "a batch waits a little for company", _POLICIES),
         _function("continuous_batching", 2, "who runs is decided anew at each step", _POLICIES),

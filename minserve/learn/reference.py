@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from minserve.models.config import ModelConfig
 
 
+def roofline(
+    flops: float, num_bytes: float, peak_flops: float, bytes_per_s: float
+) -> tuple[float, str]:
+    """The least time that work can take on a machine, in seconds, and what sets it.
+
+    Arithmetic and memory traffic overlap, so the slower one decides: "compute" or "memory"
+    (Williams, Waterman and Patterson, *Roofline*, 2009).
+    """
+    compute_s, memory_s = flops / peak_flops, num_bytes / bytes_per_s
+    return (compute_s, "compute") if compute_s > memory_s else (memory_s, "memory")
+
+
 def kv_bytes_per_token(config: ModelConfig, bytes_per_value: int) -> int:
     """Bytes that one token's keys and values take in all layers.
 
