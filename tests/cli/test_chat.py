@@ -21,7 +21,7 @@ def chat(said: str, *options: str) -> subprocess.CompletedProcess:
 
 
 def test_model_in_this_process_answers_and_quit_ends():
-    question = "Evidence: - The deposit of Umber Club is 40 EUR. Question: What is the deposit?"
+    question = "Evidence: - The deposit of Umber Club is 40 EUR. What is the deposit of Umber Club?"
     done = chat(f"{question}\n/reset\n/quit\nnever asked\n", "--max-tokens", "24")
     assert done.returncode == 0 and "40 EUR" in done.stdout
 
