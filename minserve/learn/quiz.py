@@ -43,6 +43,15 @@ def _is_number(value: object) -> bool:
 
 # Each: the right choice, and of every choice what it gets right or wrong.
 QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "a larger group": (
+        "better",
+        {
+            "better": "fewer groups stand in line. But look how many places are empty: few "
+            "requests share a step, because each group shrinks until its longest answer is done.",
+            "worse": "a group of 4 makes 30 groups, one behind the other, each as slow as its "
+            "longest answer. What a larger group makes worse is the gap between tokens, a little.",
+        },
+    ),
     "the user has gone": (
         "b",
         {
