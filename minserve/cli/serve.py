@@ -74,6 +74,10 @@ def serve(
     drain_timeout: Annotated[
         float, typer.Option(help="Seconds that open requests get once asked to stop.")
     ] = 30.0,
+    jobs: Annotated[
+        str | None,
+        typer.Option(help="Store of durable jobs: sqlite:///jobs.db; then run `minserve worker`."),
+    ] = None,
     log_format: Annotated[str, typer.Option(help="text or json, on standard error.")] = "text",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -135,7 +139,12 @@ def serve(
         fields = {"url": url, "model": server.model.names[0], "load_s": round(load_s, 2)}
         log.info("listening", extra={"fields": fields})
 
-    run(create_app(server), server, listener, listening)
+    store = None
+    if jobs is not None:
+        from minserve.cli.jobs import open_store
+
+        store = open_store(jobs)
+    run(create_app(server, store), server, listener, listening)
 
 
 @dataclass(frozen=True, slots=True)

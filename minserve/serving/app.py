@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -25,12 +25,19 @@ from minserve.serving.protocol import (
 )
 from minserve.serving.server import Server
 
+if TYPE_CHECKING:
+    from minserve.jobs.store import JobStore
+
 PUBLIC = ("/", "/health", "/ready", "/version")
 MAX_DEADLINE_MS = 86_400_000
 
 
-def create_app(server: Server) -> FastAPI:
-    """The ASGI application of `server`; it starts and stops the engine with its lifespan."""
+def create_app(server: Server, jobs: JobStore | None = None) -> FastAPI:
+    """The ASGI application of `server`; it starts and stops the engine with its lifespan.
+
+    With a job store it also has the routes of durable jobs and batches, and a chat that is refused
+    for now becomes a job where its client says `Prefer: respond-async`.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI):
@@ -55,11 +62,15 @@ def create_app(server: Server) -> FastAPI:
         lambda request, error: _response(of_validation(error.errors(), error.body)),
     )
     app.add_exception_handler(HTTPException, _of_http)
-    _add_generation(app, server)
+    _add_generation(app, server, jobs)
     _add_tokens(app, server)
     _add_state(app, server)
     watch.add_routes(app, server)
     cache_admin.add_routes(app, server)
+    if jobs is not None:
+        from minserve.serving.jobs import router
+
+        app.include_router(router(jobs, lambda request: _caller(request).principal.identity))
     return app
 
 
@@ -88,12 +99,19 @@ def _caller(request: Request) -> Caller:
     return Caller(state["principal"], state["began_s"], deadline_s)
 
 
-def _add_generation(app: FastAPI, server: Server) -> None:
+def _add_generation(app: FastAPI, server: Server, jobs: JobStore | None) -> None:
     answers = {200: {"description": "JSON, or server-sent events if `stream` is true"}}
 
     @app.post("/v1/chat/completions", responses=answers, response_class=Response)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        return server.reply(await server.calls.chat(body, _caller(request)))
+        caller = _caller(request)
+        reply = server.reply(await server.calls.chat(body, caller))
+        if jobs is not None:
+            from minserve.serving.jobs import as_job
+
+            asked = body.model_dump(exclude_unset=True, mode="json")
+            reply.instead = as_job(jobs, request, caller.principal.identity, asked)
+        return reply
 
     @app.post("/v1/completions", responses=answers, response_class=Response)
     async def completions(body: CompletionRequest, request: Request) -> Response:

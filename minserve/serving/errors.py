@@ -30,6 +30,9 @@ class ApiError(Exception):
     `retry_after_s` is when to try again; `may_retry=False` tells OpenAI's clients not to.
     """
 
+    may_become_job = False
+    """The work was refused for now, and would be taken as a durable job."""
+
     def __init__(
         self,
         status: int,
@@ -88,10 +91,12 @@ def of_minserve(error: MinserveError, param: str | None = None) -> ApiError:
 def of_refusal(refusal: Refuse) -> ApiError:
     """429 says: you, later, or less; 503 says: anybody, later."""
     is_busy = refusal.code in ("overloaded", "queue_full", "kv_pressure", "send_as_job")
-    return ApiError(
+    error = ApiError(
         503 if is_busy else 429,
         f"not admitted: {refusal.why}",
         code=refusal.code,
         retry_after_s=refusal.retry_after_s,
         may_retry=refusal.retry_after_s is not None,
     )
+    error.may_become_job = refusal.may_become_job
+    return error

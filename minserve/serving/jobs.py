@@ -119,6 +119,31 @@ def accepted(store: JobStore, job: Job) -> Response:
     return JSONResponse(shown(store, job), 202, headers)
 
 
+def as_job(store: JobStore, request: Request, identity: Identity, chat: dict[str, Any]):
+    """What to answer instead of a refusal: 202 and a job, for a client that prefers that.
+
+    RFC 7240's `Prefer: respond-async`. None where the refusal is to stand: the client did not ask,
+    the work may not wait, or the job queue is full too. A job cannot stream.
+    """
+    wishes = request.headers.get("prefer", "").lower().replace(";", ",").split(",")
+    body = {name: value for name, value in chat.items() if not name.startswith("stream")}
+    key = request.headers.get("idempotency-key")
+
+    async def instead(error: ApiError) -> Response | None:
+        if not error.may_become_job or "respond-async" not in map(str.strip, wishes):
+            return None
+        try:
+            wanted = Submission("chat_completion", body, key)
+            job = await run_in_threadpool(store.enqueue, identity, wanted)
+        except MinserveError:
+            return None
+        response = accepted(store, job)
+        response.headers["Preference-Applied"] = "respond-async"
+        return response
+
+    return instead
+
+
 def shown(store: JobStore, job: Job) -> dict[str, Any]:
     """A job as its owner may see it."""
     where = f"/v1/jobs/{job.id}"

@@ -13,7 +13,7 @@ import codecs
 import contextlib
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +213,8 @@ class Reply(Response):
         begin: Has the engine serve the call. May raise `ApiError`.
         end: Called once, when the call is over in whatever way; cancels what still runs.
         write_timeout_s: How long a client may take nothing at all.
+
+    `instead(error)`, where set, may give another response than the error: a durable job's.
     """
 
     def __init__(
@@ -228,6 +230,7 @@ class Reply(Response):
         self._end = end
         self._write_timeout_s = write_timeout_s
         self._send: Send
+        self.instead: Callable[[ApiError], Awaitable[Response | None]] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = send
@@ -239,7 +242,11 @@ class Reply(Response):
         except ClientGone:
             outcome["outcome"] = "client_gone"
         except ApiError as error:
-            await self._whole(error.status, error.encode(), error.headers)
+            other = await self.instead(error) if self.instead else None
+            if other is not None:
+                await other(scope, receive, send)
+            else:
+                await self._whole(error.status, error.encode(), error.headers)
         except TimeoutError:
             outcome["outcome"] = "slow_reader"
             if abort := scope.get("extensions", {}).get("minserve.abort"):

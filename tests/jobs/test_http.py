@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
 from minserve.jobs.job import Progress, State
@@ -166,3 +167,28 @@ def test_batch_is_cancelled_whole_and_is_its_owners_only(client, store):
     assert ask(client, upload(client, line(1)), BOB).status_code == 404
     assert client.post(f"/v1/batches/{batch}/cancel").json()["status"] == "cancelled"
     assert store.counts().by_state == {State.CANCELLED: 2}
+
+
+def refused(may_become_job):
+    error = ApiError(429, "its deadline cannot be met", code="deadline_infeasible")
+    error.may_become_job = may_become_job
+    return error
+
+
+@pytest.mark.parametrize("prefer", ["respond-async", "wait=1, Respond-Async"])
+def test_refused_chat_becomes_a_job_where_it_may_and_the_client_prefers_it(store, prefer):
+    chat = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+    def answer(prefer, error):
+        scope = {"type": "http", "headers": [(b"prefer", prefer.encode())]}
+        return asyncio.run(http.as_job(store, Request(scope), Identity("acme", "ann"), chat)(error))
+
+    assert answer("", refused(True)) is None and answer(prefer, refused(False)) is None
+    response = answer(prefer, refused(True))
+    assert response.status_code == 202
+    assert response.headers["preference-applied"] == "respond-async"
+    (job,) = store.list(Identity("acme", "ann"))
+    assert response.headers["location"] == f"/v1/jobs/{job.id}"
+    assert job.payload == {"messages": chat["messages"]}
+    store.max_open = 1
+    assert answer(prefer, refused(True)) is None, "the refusal stands when jobs are full too"
