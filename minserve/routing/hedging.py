@@ -81,7 +81,9 @@ class Hedging:
 
     def _wait(self, race: _Race) -> None:
         if (delay_s := self.delay_s) is not None:
-            self._loop.at(self._loop.clock.now_s() + delay_s, lambda: self._hedge(race))
+            due_s, at = self._loop.clock.now_s() + delay_s, self._loop.at
+            # NOTE: behind all else that is due then: as late as the quantile is not yet late.
+            at(due_s, lambda: at(due_s, lambda: self._hedge(race)))
 
     def _hedge(self, race: _Race) -> None:
         """It is late now: send the copy, if it may be sent."""

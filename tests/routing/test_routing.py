@@ -127,7 +127,7 @@ class Hedged:
     def __init__(self, chance=0.08, stall_s=3.0, **options):
         self.loop = EventLoop(VirtualClock())
         rng = random.Random(5)
-        stall = lambda: stall_s if rng.random() < chance else 0.0  # noqa: E731
+        stall = lambda: stall_s if rng.random() < chance else rng.uniform(0, 0.02)  # noqa: E731
         self.first, self.second = engine(self.loop, 0.05, stall), engine(self.loop, 0.05)
         self.hedging = Hedging(self.first, self.second, self.loop, **options)
         self.events = {}
