@@ -78,6 +78,9 @@ def serve(
         str | None,
         typer.Option(help="Store of durable jobs: sqlite:///jobs.db; then run `minserve worker`."),
     ] = None,
+    embedding_model: Annotated[
+        str | None, typer.Option(help="Serve /v1/embeddings with this encoder: minilm, a folder.")
+    ] = None,
     log_format: Annotated[str, typer.Option(help="text or json, on standard error.")] = "text",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -122,6 +125,8 @@ def serve(
     began_s = time.perf_counter()
     salts = Salts() if prefix_scope == "off" else Salts(Scope(prefix_scope))
     server = make_server(engine, ring, salts, limits)
+    if embedding_model:
+        server.embeddings = _embeddings(embedding_model)
     load_s = time.perf_counter() - began_s
     server.watch.metrics.model_load_s.set(load_s)
 
@@ -265,6 +270,16 @@ def _with_cache(service: Service, store: Store, executor: TorchExecutor) -> Cach
         executor.tokenizer.folder.name, executor.cache_namespace, precision=executor.dtype
     )
     return CachedService(service, ExactCache(store, policy_table()), model)
+
+
+def _embeddings(name: str):
+    from minserve.models import minilm
+    from minserve.models.tokenizer import Tokenizer
+    from minserve.serving.embeddings import Embeddings
+
+    embedder, folder = minilm.MiniLM(name), minilm.resolve(name)
+    tokenizer = Tokenizer(folder)
+    return Embeddings(name, embedder, lambda text: len(tokenizer.encode(text)), max_tokens=256)
 
 
 def parse_size(text: str) -> int:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 import minserve
-from minserve.serving import cache_admin, watch
+from minserve.serving import cache_admin, embeddings, watch
 from minserve.serving.calls import Caller
 from minserve.serving.errors import ApiError
 from minserve.serving.gate import Gate
@@ -66,6 +66,8 @@ def create_app(server: Server, jobs: JobStore | None = None) -> FastAPI:
     _add_tokens(app, server)
     _add_state(app, server)
     watch.add_routes(app, server)
+    if server.embeddings:
+        embeddings.add_routes(app, server.embeddings)
     cache_admin.add_routes(app, server)
     if jobs is not None:
         from minserve.serving.jobs import router
@@ -134,10 +136,13 @@ def _add_tokens(app: FastAPI, server: Server) -> None:
 
 def _add_state(app: FastAPI, server: Server) -> None:
     cards = {name: server.model.card(name) for name in server.model.names}
+    listed = [cards[server.model.names[0]]]
+    if server.embeddings:
+        listed.append(server.embeddings.card)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [cards[server.model.names[0]]]}
+        return {"object": "list", "data": listed}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:

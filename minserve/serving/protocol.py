@@ -63,7 +63,7 @@ _IGNORED = ("metadata", "safety_identifier", "user")
 """Labels for the client's own use; they change nothing here."""
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     """Strict types, no unknown fields, nothing infinite."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -120,7 +120,7 @@ Content = Annotated[
 ]
 
 
-class Message(_Body):
+class Message(Body):
     """One turn of a conversation."""
 
     _unsupported: ClassVar = {
@@ -167,7 +167,7 @@ Stop = Annotated[
 ]
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """When a stream says how many tokens it took: at its end, or in every chunk."""
 
     _unsupported: ClassVar = {"include_obfuscation": (False,)}
@@ -175,7 +175,7 @@ class StreamOptions(_Body):
     continuous_usage_stats: bool | None = None
 
 
-class _Generation(_Body):
+class _Generation(Body):
     """What both kinds of completion take. A field left out or null has the default beside it."""
 
     _unsupported: ClassVar = _UNSUPPORTED
@@ -299,7 +299,7 @@ class CompletionRequest(_Generation):
 # -- tokens
 
 
-class TokenizeRequest(_Body):
+class TokenizeRequest(Body):
     """The body of /tokenize: a prompt, or messages as the model is shown them."""
 
     _unsupported: ClassVar = {"add_generation_prompt": (True,), "return_token_strs": (False,)}
@@ -315,7 +315,7 @@ class TokenizeRequest(_Body):
         return self
 
 
-class DetokenizeRequest(_Body):
+class DetokenizeRequest(Body):
     """The body of /detokenize."""
 
     model: str | None = None

@@ -12,6 +12,7 @@ from minserve.clock import EventLoop
 from minserve.errors import ExecutorFailed
 from minserve.service import Service
 from minserve.serving.calls import Call, CallMaker, ServedModel
+from minserve.serving.embeddings import Embeddings
 from minserve.serving.engine_thread import EngineThread
 from minserve.serving.errors import ApiError
 from minserve.serving.identity import KeyRing, Salts
@@ -57,6 +58,7 @@ class Server:
     salts: Salts = field(default_factory=Salts)
     limits: Limits = field(default_factory=Limits)
     is_draining: bool = False
+    embeddings: Embeddings | None = None
 
     def __post_init__(self) -> None:
         self.engine = EngineThread(self.make_service)
@@ -72,11 +74,15 @@ class Server:
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self.engine.on_death = partial(self._mailbox.call, self._engine_died)
         self.engine.start()
+        if self.embeddings:
+            self.embeddings.thread.start()
 
     def stop(self) -> None:
         """End everything that is open, and the engine."""
         self.fail_open(ApiError(503, "the server is shutting down", code="shutting_down"))
         self.engine.stop()
+        if self.embeddings:
+            self.embeddings.thread.stop()
 
     @property
     def num_open(self) -> int:

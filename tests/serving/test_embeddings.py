@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import openai
+import pytest
+from live_server import Live, wait_for
+
+from minserve.reuse.embedding import HashedNgrams
+from minserve.serving.app import create_app
+from minserve.serving.embeddings import Embeddings
+
+TEXTS = ["The deposit is 40 EUR.", "Opening hours are 9 to 5.", "x"]
+
+
+class Counting(HashedNgrams):
+    """An embedder that remembers its batches, and fails on request."""
+
+    def __init__(self) -> None:
+        super().__init__(64)
+        self.batches: list[list[str]] = []
+
+    def embed(self, texts):
+        self.batches.append(list(texts))
+        if "fail" in texts:
+            raise RuntimeError("cannot embed this")
+        return super().embed(texts)
+
+
+class LiveEmbeddings(Live):
+    def __init__(self, **settings) -> None:
+        super().__init__()
+        self.embedder = Counting()
+        self.server.embeddings = Embeddings("hashed", self.embedder, len, 100, **settings)
+        self.app = create_app(self.server)
+        self.runner.config.app = self.app
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LiveEmbeddings() as live:
+        yield live
+
+
+def test_openais_client_gets_the_embedders_vectors_in_order(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x") as client:
+        for encoding in ("float", openai.NOT_GIVEN):  # the client asks for base64 by itself
+            answer = client.embeddings.create(model="hashed", input=TEXTS, encoding_format=encoding)
+            got = np.array([item.embedding for item in answer.data], np.float32)
+            np.testing.assert_allclose(got, HashedNgrams(64).embed(TEXTS), atol=1e-6)
+            assert [item.index for item in answer.data] == [0, 1, 2]
+            assert answer.usage.prompt_tokens == sum(map(len, TEXTS))
+
+
+def test_texts_of_several_clients_share_a_batch():
+    with LiveEmbeddings(max_wait_s=30.0, batch_size=4) as live:
+        answers = []
+
+        def ask(texts):
+            answers.append(live.post("/v1/embeddings", {"input": texts}).status_code)
+
+        threads = [threading.Thread(target=ask, args=(texts,)) for texts in (["a", "b"], ["c"])]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(live.server.embeddings.executor.texts) == 3)
+        assert answers == [] and live.embedder.batches == []  # not full: it waits
+        ask(["d"])
+        for thread in threads:
+            thread.join(20)
+        assert answers == [200] * 3
+        assert [sorted(batch) for batch in live.embedder.batches] == [["a", "b", "c", "d"]]
+
+
+def test_text_that_fails_does_not_end_the_encoder(server):
+    assert server.post("/v1/embeddings", {"input": "fail"}).status_code == 500
+    assert server.post("/v1/embeddings", {"input": "x"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({}, 400, "input"),
+        ({"input": []}, 400, "input"),
+        ({"input": [""]}, 400, "input[0]"),
+        ({"input": [[1, 2]]}, 400, "input[0]"),
+        ({"input": ["x", "x" * 101]}, 400, "input[1]"),
+        ({"input": "x", "dimensions": 8}, 400, "dimensions"),
+        ({"input": "x", "model": "other"}, 404, "model"),
+        ({"input": "x", "tenant": "t"}, 400, "tenant"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_embedded_is_refused(server, body, status, param):
+    response = server.post("/v1/embeddings", body)
+    assert (response.status_code, response.json()["error"]["param"]) == (status, param)
