@@ -19,6 +19,7 @@ from minserve.cli.calibrate import calibrate  # noqa: E402
 from minserve.cli.capacity import capacity  # noqa: E402
 from minserve.cli.chat import chat  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
+from minserve.cli.gate import gate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.jobs import jobs  # noqa: E402
 from minserve.cli.keys import keys  # noqa: E402
@@ -62,6 +63,7 @@ for command in (
     trace,
 ):
     app.command()(command)
+app.command()(gate)
 app.add_typer(benchmarks, name="bench")
 app.add_typer(cache, name="cache")
 app.add_typer(jobs, name="jobs")

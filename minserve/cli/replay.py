@@ -53,6 +53,15 @@ def replay(
     kv_cache_dtype: Annotated[
         str, typer.Option(help="KV cache: auto (as dtype) or int8 (half of 16-bit, scales too).")
     ] = "auto",
+    reuse: Annotated[
+        int, typer.Option(help="Questions for caches and cascade, asked in turn; 0 is none.")
+    ] = 0,
+    cascade_to: Annotated[
+        str, typer.Option(help="Second model of the cascade, such as smollm2; else none is run.")
+    ] = "",
+    embedder: Annotated[
+        str, typer.Option(help="Of the semantic cache: default, minilm, a folder or hub id.")
+    ] = "default",
     price: Annotated[
         float, typer.Option(help="Stated price of this machine, USD per hour.")
     ] = 0.10,
@@ -75,9 +84,11 @@ def replay(
 
     - `minserve replay --requests 200 --policies static,continuous --prefix on --set timing --json`
 
+    - `minserve replay --requests 32 --reuse 100 --cascade-to smollm2`: caches and a cascade too
+
     - `minserve replay --exact --requests 32`: tokens are the same bits under every policy
     """
-    from minserve.cli import bench
+    from minserve.cli import bench, replay_reuse
     from minserve.cli.picture import make_folder
 
     names = bench.choose("policy", policies, bench.POLICIES)
@@ -103,9 +114,21 @@ def replay(
         report, rows = run.everything(
             names, bench.PREFIX[prefix], which, num_timing, num_quality, sizes, load, rate, demo
         )
+        if reuse:
+            report["reuse"] = replay_reuse.measure(
+                run.executor,
+                model,
+                cascade_to,
+                embedder,
+                reuse,
+                seed,
+                lambda name: bar.stage(f"reuse: {name}", None),
+            )
         bar.stage("drawing", None)
         report["pictures"] = run.draw(to, rows)
     _print(report, rows)
+    if reuse:
+        out().print(replay_reuse.table(report["reuse"]))
     if json:
         print_json(report)
 
