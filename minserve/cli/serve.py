@@ -273,13 +273,16 @@ def _with_cache(service: Service, store: Store, executor: TorchExecutor) -> Cach
 
 
 def _embeddings(name: str):
+    import tokenizers
+
     from minserve.models import minilm
-    from minserve.models.tokenizer import Tokenizer
     from minserve.serving.embeddings import Embeddings
 
-    embedder, folder = minilm.MiniLM(name), minilm.resolve(name)
-    tokenizer = Tokenizer(folder)
-    return Embeddings(name, embedder, lambda text: len(tokenizer.encode(text)), max_tokens=256)
+    embedder = minilm.MiniLM(name)
+    tokenizer = tokenizers.Tokenizer.from_file(str(minilm.resolve(name) / "tokenizer.json"))
+    tokenizer.no_truncation()  # NOTE: the file may say to cut, and then every count is too low
+    tokenizer.no_padding()
+    return Embeddings(name, embedder, lambda text: len(tokenizer.encode(text).ids), max_tokens=256)
 
 
 def parse_size(text: str) -> int:
