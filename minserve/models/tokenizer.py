@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,12 @@ class Tokenizer:
         `tools`, is text like any other. Which roles may be used is for the caller to decide.
         """
         said = {"messages": list(messages), "tools": tools}
-        everything = "".join(_strings(said))
+        everything = set("".join(_strings(said)))
         # A character that nobody used marks where a special token was written: mark, its id, mark.
-        mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in everything)
+        private = chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+        mark = next((c for c in map(chr, private) if c not in everything), None)
+        if mark is None:
+            raise InvalidRequest("the messages use every private character of Unicode", "use fewer")
 
         def hide(text: str) -> str:
             return self._any_special.sub(lambda m: f"{mark}{self._special_ids[m[0]]}{mark}", text)

