@@ -68,6 +68,7 @@ _REFERENCE = "minserve.learn.reference:"
 _POLICIES = "minserve.learn.policies:"
 _ENGINE = "minserve.learn.parts_of_engine:"
 _LOAD = "minserve.learn.parts_of_load:"
+_PREFIX = "minserve.learn.prefix:"
 SLOTS: dict[str, Slot] = {
     slot.name: slot
     for slot in (
@@ -112,6 +113,15 @@ SLOTS: dict[str, Slot] = {
             _REFERENCE + "make_room",
             is_stretch=True,
         ),
+        _function("block_hashes", 4, "chained keys of full blocks", _PREFIX),
+        Slot(
+            "prefix_cache",
+            4,
+            "which blocks hold what, and which to give up: match, register, evict",
+            _PREFIX + "LeafFirstCache",
+            _PREFIX + "PrefixCachePart",
+        ),
+        _function("cache_salt", 4, "who may share a prefix, from server-side identity", _PREFIX),
         _function("open_loop", 6, "a sender that a stalled server cannot deceive", _LOAD),
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import variants_engine
 import variants_load
+import variants_prefix
 
 # -- right parts, written differently
 
@@ -579,5 +580,5 @@ WRONG = {
     },
 }
 
-RIGHT |= variants_engine.RIGHT | variants_load.RIGHT
-WRONG |= variants_engine.WRONG | variants_load.WRONG
+RIGHT |= variants_engine.RIGHT | variants_load.RIGHT | variants_prefix.RIGHT
+WRONG |= variants_engine.WRONG | variants_load.WRONG | variants_prefix.WRONG
