@@ -66,4 +66,4 @@ def test_no_body_breaks_the_server(quick, path, mode):
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("path", PATHS)
 def test_no_body_of_many_breaks_the_server(quick, path, mode):
-    fuzz(quick, path, mode, 400)
+    fuzz(quick, path, mode, 150)
