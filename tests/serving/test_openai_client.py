@@ -193,6 +193,7 @@ def test_another_tenant_does_not_share_cached_prefixes(nano):
     assert cached("kestrel") > 0 and cached("alder") > 0
 
 
+@pytest.mark.slow
 def test_retries_come_through_once_there_is_room(start_process):
     process = start_process()
     process.write_keys("kestrel", "operator", max_concurrent=1)
@@ -240,6 +241,7 @@ def test_sigterm_in_flight_finishes_what_is_open(start_process):
     assert process.process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_sigterm_cuts_off_what_takes_too_long_and_says_so(start_process):
     process = start_process("--drain-timeout", "0.3")
     stream = process.client().chat.completions.create(**endless(), stream=True)
