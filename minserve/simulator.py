@@ -273,10 +273,13 @@ class _Replica:
         self.admission = Admission(engine.log) if has_admission else None
         self.num_unfinished = 0
         self._busy_s, self._stepping_since_s = 0.0, None
-        engine.log.listen(self._note_step)
+        self._is_watched = False
 
     def take_busy_s(self, now_s: float) -> float:
-        """Seconds spent computing since this was last asked."""
+        """Seconds spent computing since this was last asked; 0 at the first time."""
+        if not self._is_watched:  # NOTE: a listener costs every event; few runs need this one
+            self._is_watched = True
+            self.client.engine.log.listen(self._note_step)
         if self._stepping_since_s is not None:
             self._busy_s += now_s - self._stepping_since_s
             self._stepping_since_s = now_s

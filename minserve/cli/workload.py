@@ -158,9 +158,11 @@ def workload(
     except ValueError:
         hint = "write 5, inf, trace, or 5-50 for a ramp"
         raise ConfigError(f"request rate {rate!r}", hint) from None
-    return Workload(
+    found = Workload(
         dataset, path, num_prompts, burstiness=burstiness or 1.0, seed=seed, **more, **lengths
     )
+    found.check()
+    return found
 
 
 def pace(rate_per_s: float | None, max_concurrency: int | None, closed: bool, timeout_s=None):

@@ -75,6 +75,11 @@ class Workload:
     def is_trace(self) -> bool:
         return self.dataset in TABLES and self.path is not None
 
+    def check(self) -> None:
+        """Read the trace, if it is one, before anything costly is done. Raises `DataNotFound`."""
+        if self.is_trace:
+            _rows(self.path)
+
     @property
     def has_trace_times(self) -> bool:
         return self.is_trace and (self.rate_per_s is None or self.arrivals == "trace")

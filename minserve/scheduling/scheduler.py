@@ -76,6 +76,7 @@ class Scheduler:
         self._step = 0
         self._num_submitted = 0
         self._num_vain_wakes = 0
+        self._has_joined = False
 
     @property
     def num_unfinished(self) -> int:
@@ -221,9 +222,12 @@ class Scheduler:
         def key(request: Request):
             return self._key(request, now_s)
 
-        self.running.sort(key=key)
         if not self.ordering.is_fixed:
+            self.running.sort(key=key)
             self.waiting.sort(key=key)
+        elif self._has_joined:
+            self.running.sort(key=key)
+        self._has_joined = False
 
     def _key(self, request: Request, now_s: float):
         return self.ordering.key(request, now_s), request.number
@@ -309,6 +313,7 @@ class Scheduler:
             passed.num_bypasses += 1
         del self.waiting[position]
         self.running.append(request)
+        self._has_joined = True
         request.status, request.num_bypasses = Status.RUNNING, 0
         if request.timeline.scheduled_s is None:
             request.timeline.scheduled_s = now_s
@@ -396,6 +401,7 @@ class Scheduler:
             choice = request.fork(now_s)
             self.tables.fork(request, choice)
             self.running.append(choice)
+            self._has_joined = True
             self._requests[choice.id] = choice
             self.log.add(Admitted(now_s, choice.id, choice.num_cached_tokens))
 
