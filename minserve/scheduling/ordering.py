@@ -10,8 +10,8 @@ from minserve.request import Request
 class Ordering:
     """First come, first served. Subclasses change `key`.
 
-    `is_fixed` promises that a request's key never changes while it waits, so that the queue is
-    sorted once, on entry, and not at every step.
+    `is_fixed` promises that a request's key never changes, so that a queue is sorted when somebody
+    joins, and not at every step.
     """
 
     is_fixed = True
