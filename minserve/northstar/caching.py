@@ -131,6 +131,7 @@ class Rates:
         return asdict(self) | {
             "hit_rate": self.hit_rate,
             "hit_rate_lower95": lower_bound(self.num_hits, self.num_asked),
+            "hit_rate_upper95": upper_bound(self.num_hits, self.num_asked),
             "false_hit_rate": self.false_rate,
             "false_hit_rate_upper95": self.false_upper,
         }
