@@ -33,7 +33,7 @@ class Runner:
         self.name = name
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         # NOTE: threads that spin would slow whoever is measured while this one waits.
-        quiet = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
+        quiet = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "2000"}
         threads = {"OMP_NUM_THREADS": str(settings["threads"])}
         try:
             self._process = subprocess.Popen(

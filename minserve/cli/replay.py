@@ -12,7 +12,7 @@ import typer
 from minserve.cli.console import Json, Model, out, print_json
 from minserve.errors import ConfigError
 
-TIMING, QUALITY = 256, 96
+TIMING, QUALITY = 400, 96
 DEMO_TIMING, DEMO_QUALITY = 96, 32
 DEMO_BUDGET_S = 50.0
 """What the runs of a demo may take together; on a slow machine it serves fewer requests."""
