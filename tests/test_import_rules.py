@@ -16,12 +16,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "minserve"
 
-NOT_CORE = ("admission.py", "overload.py", "rates.py", "reservation.py")
-"""Parts of scheduling that guard a service: an engine runs without them."""
+NOT_CORE = ("admission.py", "overload.py", "rates.py", "reservation.py", "estimate.py")
+"""An engine runs without them: what guards a service, and the arithmetic of memory."""
 CORE_FILES = sorted(
     [
         *(PACKAGE / name for name in ("request.py", "events.py", "clock.py", "engine.py")),
-        *(PACKAGE / "kv").rglob("*.py"),
+        *(p for p in (PACKAGE / "kv").rglob("*.py") if p.name not in NOT_CORE),
         *(p for p in (PACKAGE / "scheduling").rglob("*.py") if p.name not in NOT_CORE),
         PACKAGE / "execution" / "executor.py",
         PACKAGE / "execution" / "simulated.py",
