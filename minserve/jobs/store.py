@@ -20,10 +20,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Connection,
     Engine,
+    Integer,
     Row,
     Select,
+    Text,
+    bindparam,
     case,
     create_engine,
     delete,
@@ -116,6 +120,7 @@ class JobStore:
             if is_sqlite
             else "SELECT extract(epoch FROM clock_timestamp())::float8"
         )
+        self._lane = _next_turn(self._insert)
         with self.transaction() as conn:
             schema.migrate(conn)
 
@@ -246,15 +251,15 @@ class JobStore:
         return found
 
     def _refuse_if_full(self, conn: Connection, tenant: str, count: int, now: float) -> None:
-        for bound, whose, of in (
-            (self.max_open_per_tenant, jobs.c.tenant == tenant, "of your tenant"),
-            (self.max_open, literal(True), "in all"),
+        bounds = {"most": self.max_open, "most_own": self.max_open_per_tenant, "tenant": tenant}
+        num_own, num_all = conn.execute(_HOW_FULL, bounds).one()
+        for num_open, bound, whose in (
+            (num_own, self.max_open_per_tenant, "of your tenant"),
+            (num_all, self.max_open, "in all"),
         ):
-            some = select(literal(1)).select_from(jobs).where(_OPEN, whose).limit(bound).subquery()
-            num_open = conn.scalar(select(func.count()).select_from(some))
             if num_open + count > bound:
                 raise QueueFull(
-                    f"the job queue is full: {num_open} of at most {bound} jobs {of} are open"
+                    f"the job queue is full: {num_open} of at most {bound} jobs {whose} are open"
                     + (f", {count} more were asked for" if count > 1 else ""),
                     "wait as told, then ask again with the same idempotency key",
                     self._retry_after_s(conn, now, bound),
@@ -302,14 +307,8 @@ class JobStore:
 
     def _turns(self, conn: Connection, tenant: str, priority: int, count: int) -> range:
         """The next `count` turns of a tenant, none earlier than the turn now being served."""
-        served = _turn_being_served(literal(priority))
-        lane = self._insert(lanes).values(tenant=tenant, priority=priority, turn=served + count)
-        own = lanes.c.turn
-        lane = lane.on_conflict_do_update(
-            index_elements=["tenant", "priority"],
-            set_={"turn": case((own > served, own), else_=served) + count},
-        )
-        end = conn.scalar(lane.returning(lanes.c.turn))
+        wanted = {"of_tenant": tenant, "at_priority": priority, "count": count}
+        end = conn.scalar(self._lane, wanted)
         return range(end - count, end)
 
     # -- working
@@ -722,10 +721,42 @@ def _turn_being_served(priority):
     return func.coalesce(first.scalar_subquery(), last.scalar_subquery(), 0)
 
 
+def _next_turn(insert):
+    """Moves a tenant's lane on by `count` turns from the turn being served; returns its end."""
+    tenant, priority = (
+        bindparam("of_tenant", type_=Text),
+        bindparam("at_priority", type_=BigInteger),
+    )
+    count = bindparam("count", type_=BigInteger)
+    served, own = _turn_being_served(priority), lanes.c.turn
+    lane = insert(lanes).values(tenant=tenant, priority=priority, turn=served + count)
+    lane = lane.on_conflict_do_update(
+        index_elements=["tenant", "priority"],
+        set_={"turn": case((own > served, own), else_=served) + count},
+    )
+    return lane.returning(lanes.c.turn)
+
+
+def _how_full():
+    """How many jobs are open, of a tenant and in all; counts no further than the bounds."""
+    some = select(literal(1)).select_from(jobs).where(_OPEN)
+    own = some.where(jobs.c.tenant == bindparam("tenant")).limit(
+        bindparam("most_own", type_=Integer)
+    )
+    both = (own, some.limit(bindparam("most", type_=Integer)))
+    return select(
+        *(select(func.count()).select_from(one.subquery()).scalar_subquery() for one in both)
+    )
+
+
 def _rejoined_turn():
     """A job that joins the queue later than it got its turn is not ahead of those served now."""
     served = _turn_being_served(jobs.c.priority)
     return case((jobs.c.turn > served, jobs.c.turn), else_=served)
+
+
+# Built once: to build a statement takes longer than to run it.
+_HOW_FULL = _how_full()
 
 
 def _failing_columns():
