@@ -8,6 +8,7 @@ from minserve.cli.bench_cache import cache
 from minserve.cli.bench_jobs import jobs
 from minserve.cli.bench_loadgen import loadgen
 from minserve.cli.bench_offline import offline
+from minserve.cli.bench_routing import routing
 from minserve.cli.bench_sidechannel import sidechannel
 
 benchmarks = typer.Typer(
@@ -20,3 +21,4 @@ benchmarks.command()(offline)
 benchmarks.command()(jobs)
 benchmarks.command()(sidechannel)
 benchmarks.command()(cache)
+benchmarks.command()(routing)

@@ -10,6 +10,7 @@ from dataclasses import asdict
 import pytest
 
 from minserve.learn.conformance import BROKEN, examine, suite_of
+from minserve.reuse.guards import GuardedGate
 from minserve.reuse.invalidation import tags_of
 from minserve.reuse.key import CanonicalKey, partition_of
 
@@ -282,3 +283,80 @@ def test_counterexamples_show_the_calls_that_lead_there():
     (broken,) = [v for v in verdicts if v.rule == "tenants_are_apart"]
     assert broken.example[0].startswith("put(policy of alder/anna")
     assert broken.example[-1].startswith("get(policy of marlow/mia")
+
+
+class SmallGate:
+    """A learner's semantic gate, in a few lines: it keeps every rule."""
+
+    def __init__(self, verify):
+        self.verify = verify
+
+    def said(self, text):
+        return text.lower().strip("?").replace(",", "").split()
+
+    def same_polarity(self, a, b):
+        no = {"not", "never", "without"}
+        if sum(w in no for w in a) % 2 != sum(w in no for w in b) % 2:
+            return False
+        pairs = [("on", "off"), ("open", "close"), ("enable", "disable"), ("start", "stop")]
+        return not any(x in a and y in b or y in a and x in b for x, y in pairs)
+
+    def same_numbers(self, a, b):
+        return sorted(w for w in a if w.isdigit()) == sorted(w for w in b if w.isdigit())
+
+    def allows(self, asked, stored, cosine):
+        a, b = self.said(asked), self.said(stored)
+        if not a or not cosine > 0.8 or not self.same_polarity(a, b) or not self.same_numbers(a, b):
+            return False
+        try:
+            return self.verify(asked, stored) is True
+        except Exception:
+            return False
+
+
+class CosineOnly(SmallGate):
+    def allows(self, asked, stored, cosine):
+        return cosine > 0.8
+
+
+class NoPolarity(SmallGate):
+    def same_polarity(self, a, b):
+        return True
+
+
+class NoNumbers(SmallGate):
+    def same_numbers(self, a, b):
+        return True
+
+
+class Raises(SmallGate):
+    def allows(self, asked, stored, cosine):
+        try_it = super().allows(asked, stored, cosine)
+        return try_it if not asked.strip() else self.verify(asked, stored) is True and try_it
+
+
+class Never(SmallGate):
+    def allows(self, asked, stored, cosine):
+        return False
+
+
+@pytest.mark.parametrize("gate", [GuardedGate, SmallGate])
+def test_a_gate_keeps_every_rule(gate):
+    verdicts = examine(suite_of("semantic_gate"), gate)
+    assert [v for v in verdicts if v.state != "kept"] == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "rule"),
+    [
+        (CosineOnly, "opposites_are_refused"),
+        (CosineOnly, "a_failing_check_is_a_no"),
+        (CosineOnly, "empty_never_matches"),
+        (NoPolarity, "negations_are_refused"),
+        (NoNumbers, "numbers_are_refused"),
+        (Raises, "a_failing_check_is_a_no"),
+        (Never, "paraphrases_pass"),
+    ],
+)
+def test_a_wrong_gate_is_rejected_by_the_rule_that_it_breaks(variant, rule):
+    assert rule in first_broken("semantic_gate", variant)

@@ -210,3 +210,12 @@ def test_cancelling_ends_both_copies_and_is_heard_once():
     ends = [e for e in hedged.events["late"] if isinstance(e, Finished)]
     assert len(ends) == 1
     assert not hedged.first.engine.has_unfinished and not hedged.second.engine.has_unfinished
+
+
+def test_the_benchmark_shows_a_shorter_tail_for_at_most_its_share_of_load():
+    from minserve.cli import bench_routing
+
+    runs = bench_routing._both(bench_routing._simulated, VirtualClock, 600, 0.05, 0)
+    plain, hedged = runs["not hedged"], runs["hedged"]
+    assert plain["copies"] == 0 < hedged["copies"] <= 0.05 * 600
+    assert hedged["p99_s"] < 0.8 * plain["p99_s"]
