@@ -1,6 +1,6 @@
 """The rules of a semantic gate: near misses are refused whatever their cosine, and doubt is no.
 
-A candidate is called with `verify(asked, stored)` and gives a `SemanticGate` (minserve.reuse.guards).
+A candidate is called with `verify(asked, stored)`, and gives a `minserve.reuse` semantic gate.
 """
 
 from __future__ import annotations
