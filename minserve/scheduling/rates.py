@@ -1,7 +1,7 @@
 """How fast this engine is, measured from its own events: what admission and step caps count on.
 
-A step is taken to cost `decode_step_s` if it decodes, plus its prefill tokens at
-`prefill_tokens_per_s`. Both are decaying averages over steps, so idle time never counts.
+A step is taken to cost so much in itself, for each decode and for each prefill token. The three are
+fitted to the latest steps, so idle time never counts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,46 @@ class DecayingRatio:
         return self._amount / self._per
 
 
+class StepFit:
+    """Least squares over the latest steps: seconds = fixed + decodes * each + prefill * each.
+
+    Earlier steps fade by `keep`. The first guess stays in with a little weight: it decides only
+    what the steps leave open, as when all of them are alike.
+    """
+
+    def __init__(self, guess: tuple[float, float, float], keep: float = 0.98) -> None:
+        self._keep = keep
+        self._guess, self._weights = guess, (0.01, 10.0, 10.0)
+        self._squares = [[0.0] * 3 for _ in range(3)]
+        self._products = [0.0] * 3
+        self.costs = guess
+
+    def add(self, num_decodes: int, num_prefill: int, took_s: float) -> None:
+        x = (1.0, float(num_decodes), float(num_prefill))
+        for i in range(3):
+            self._products[i] = self._products[i] * self._keep + x[i] * took_s
+            for j in range(3):
+                self._squares[i][j] = self._squares[i][j] * self._keep + x[i] * x[j]
+        self.costs = self._solve()
+
+    def _solve(self) -> tuple[float, float, float]:
+        """Gauss's elimination of the normal equations; they are positive definite by the guess."""
+        rows = [[*self._squares[i], self._products[i]] for i in range(3)]
+        for i, (weight, guess) in enumerate(zip(self._weights, self._guess, strict=True)):
+            rows[i][i] += weight
+            rows[i][3] += weight * guess
+        for i in range(3):
+            for j in range(i + 1, 3):
+                share = rows[j][i] / rows[i][i]
+                rows[j] = [b - share * a for a, b in zip(rows[i], rows[j], strict=True)]
+        costs = [0.0] * 3
+        for i in (2, 1, 0):
+            known = sum(rows[i][j] * costs[j] for j in range(i + 1, 3))
+            least = 1e-7 if i == 2 else 0.0  # here, so that the others make up for it
+            costs[i] = max(least, (rows[i][3] - known) / rows[i][i])
+        return costs[0], costs[1], costs[2]
+
+
 class Rates:
     """Listens to an engine's log: `log.listen(rates.note)`. The arguments are first guesses.
 
@@ -38,8 +78,8 @@ class Rates:
         decode_step_s: float = 0.02,
     ) -> None:
         self._throughput = DecayingRatio(tokens_per_s)
-        self._prefill_token_s = DecayingRatio(1 / prefill_tokens_per_s)
-        self._decode_step_s = DecayingRatio(decode_step_s)
+        self._fit = StepFit((decode_step_s, 0.0, 1 / prefill_tokens_per_s))
+        self._decodes = DecayingRatio(16.0)
         self._started: StepStarted | None = None
         self._num_cached_tokens = 0
 
@@ -50,17 +90,21 @@ class Rates:
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        return 1 / self._prefill_token_s.value
+        return 1 / self._fit.costs[2]
 
     @property
     def decode_step_s(self) -> float:
-        """Seconds that a step of decodes alone takes: the gap between two tokens of an answer."""
-        return self._decode_step_s.value
+        """Seconds that a step takes with as many decodes as of late, and no prefill."""
+        return self._seconds(self._decodes.value)
 
     def tokens_within(self, step_s: float, num_decodes: int) -> int:
         """Prefill tokens that a step of `num_decodes` decodes can take in and end in `step_s`."""
-        left_s = step_s - (self.decode_step_s if num_decodes else 0.0)
+        left_s = step_s - self._seconds(num_decodes)
         return max(0, int(left_s * self.prefill_tokens_per_s))
+
+    def _seconds(self, num_decodes: float) -> float:
+        fixed_s, decode_s, _ = self._fit.costs
+        return fixed_s + num_decodes * decode_s
 
     def note(self, event: Event) -> None:
         """Take in one event of the engine's log."""
@@ -80,8 +124,6 @@ class Rates:
             return
         self._throughput.add(num_tokens + self._num_cached_tokens, took_s)
         self._num_cached_tokens = 0
-        if not num_prefill:
-            self._decode_step_s.add(took_s, 1)
-        else:  # NOTE: at least a quarter is prefill's, however wrong the guess of the decodes is
-            decode_s = self.decode_step_s if num_decodes else 0.0
-            self._prefill_token_s.add(max(took_s - decode_s, took_s / 4), num_prefill)
+        self._fit.add(num_decodes, num_prefill, took_s)
+        if num_decodes:
+            self._decodes.add(num_decodes, 1)

@@ -112,9 +112,8 @@ class ReservedBatching(ContinuousBatching):
         return Decision(run.pairs, victims=[*offline[::-1], *online[::-1]])
 
     def _tokens_within(self, cap_s: float, num_decodes: int) -> int:
-        rates = self.rates
-        at_least = max(self.block_size, rates.tokens_within(cap_s / 2, 0))
-        return max(at_least, rates.tokens_within(cap_s, num_decodes))
+        half = int(cap_s / 2 * self.rates.prefill_tokens_per_s)
+        return max(self.block_size, half, self.rates.tokens_within(cap_s, num_decodes))
 
     def _growth(self, request: Request) -> int:
         """Blocks that `request` may still come to need beyond those of its tokens so far."""

@@ -233,3 +233,16 @@ def test_tokens_found_in_the_prefix_cache_count_as_got_through():
     rates.note(StepStarted(0.0, 1, (("r", 36, 100),), 0, 1, 1, 1))
     rates.note(StepEnded(0.1, 1))
     assert rates.tokens_per_s == pytest.approx(1000, rel=0.01)
+
+
+def test_the_fit_tells_decodes_from_prefill_though_no_step_has_one_alone():
+    """Saturated: every step has both. 2 ms, 0.5 ms a decode and 0.1 ms a prefill token."""
+    rates, rng = Rates(), random.Random(0)
+    for step in range(300):
+        num_decodes, num_prefill = rng.randint(8, 32), rng.randint(2, 60)
+        rows = (*((f"d{n}", 1, 50) for n in range(num_decodes)), ("p", num_prefill, 100))
+        took_s = 0.002 + 5e-4 * num_decodes + 1e-4 * num_prefill
+        rates.note(StepStarted(float(step), step, rows, 0, 1, 1, 1))
+        rates.note(StepEnded(step + took_s, step))
+    assert rates.prefill_tokens_per_s == pytest.approx(10_000, rel=0.05)
+    assert rates.tokens_within(0.022, 20) == pytest.approx(100, abs=6)
