@@ -378,3 +378,129 @@ def latency_curve(
     ax.grid(alpha=0.3)
     ax.legend(frameon=False, fontsize=9)
     return Picture(figure, f"{ylabel} over {xlabel}. {'; '.join(words)}.")
+
+
+def tradeoff(
+    points: Sequence[tuple[int, float, float]], chosen: int | None = None, title: str = ""
+) -> Picture:
+    """Throughput against latency: `points` are (batch size, tokens per second, gap in ms).
+
+    `chosen` is the batch size to mark. The throughput axis is logarithmic.
+    """
+    figure, ax = canvas(9.0, 3.6)
+    sizes, rates, gaps = zip(*points, strict=True)
+    ax.plot(rates, gaps, color=BLUE, marker="o", lw=2)
+    for size, rate, gap in points:
+        ax.annotate(f"{size}", (rate, gap), (-7, 7), textcoords="offset points", ha="right")
+    words = [f"with {sizes[i]}, {rates[i]:,.0f} tokens/s and {gaps[i]:.0f} ms" for i in (0, -1)]
+    if chosen is not None:
+        _, rate, gap = points[sizes.index(chosen)]
+        ax.plot([rate], [gap], "D", color=VERMILION, ms=12, zorder=3)
+        ax.axhline(gap, color=VERMILION, lw=1, ls=":")
+        ax.axvline(rate, color=VERMILION, lw=1, ls=":")
+        words.insert(1, f"with {chosen} (marked), {rate:,.0f} tokens/s and {gap:.0f} ms")
+    ax.set(xscale="log", ylim=(0, max(gaps) * 1.15), title=title)
+    ax.set(xlabel="tokens per second, of all together", ylabel="gap between one's tokens (ms)")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.grid(alpha=0.3)
+    return Picture(
+        figure,
+        f"Each point is a number of people in the batch; further right more tokens per second in "
+        f"all, further up a longer wait for each token: {'; '.join(words)}.",
+    )
+
+
+def roofline(
+    points: Mapping[str, tuple[float, float]],
+    peak_flops: float,
+    bytes_per_s: float,
+    title: str = "",
+) -> Picture:
+    """The roofline of a machine, and work under it: `points` gives (operations, bytes) by name.
+
+    The roof is the most operations per second that memory (the slope) or arithmetic (the flat
+    part) allows, by operations per byte (Williams et al., 2009). Both axes are logarithmic.
+    """
+    figure, ax = canvas(9.0, 4.2)
+    ridge = peak_flops / bytes_per_s
+    intensities = {name: flops / moved for name, (flops, moved) in points.items()}
+    left = min([*intensities.values(), ridge]) / 3
+    right = max([*intensities.values(), ridge]) * 4
+    ax.plot([left, ridge], [left * bytes_per_s, peak_flops], color=BLACK, lw=2)
+    ax.plot([ridge, right], [peak_flops, peak_flops], color=BLACK, lw=2)
+    ax.axvline(ridge, color=GREY, lw=1, ls="--")
+    ax.text(ridge / 1.1, left * bytes_per_s, f"ridge: {ridge:.0f}", color=GREY, ha="right")
+    markers = "os^DvPX*"
+    for i, (name, intensity) in enumerate(intensities.items()):
+        attainable = min(peak_flops, intensity * bytes_per_s)
+        label = f"{name}: {intensity:,.1f}"
+        style = {"color": PALETTE[i % 7], "marker": markers[i % 8], "ms": 9, "mec": BLACK}
+        ax.plot([intensity], [attainable], ls="none", label=label, zorder=3, **style)
+    ax.set(xscale="log", yscale="log", xlim=(left, right), title=title)
+    ax.set(xlabel="operations per byte moved", ylabel="operations per second, at most")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.grid(alpha=0.3)
+    ax.legend(frameon=False, fontsize=9, loc="lower right")
+    words = "; ".join(
+        f"{name}: {value:,.1f}, {'memory' if value < ridge else 'compute'}"
+        for name, value in intensities.items()
+    )
+    return Picture(
+        figure,
+        f"Roofline: below {ridge:.0f} operations per byte memory is the limit, above it "
+        f"arithmetic. Operations per byte, and what limits: {words}.",
+    )
+
+
+# -- prefixes
+
+
+def reused_blocks(
+    rows: Mapping[str, Sequence[bool]], block_size: int = 16, title: str = ""
+) -> Picture:
+    """One strip of blocks per prompt, from its first token on: which blocks were reused."""
+    longest = max(map(len, rows.values()))
+    figure, ax = canvas(9.0, 0.26 * len(rows) + 1.1)
+    for y, blocks in enumerate(rows.values()):
+        for x, is_reused in enumerate(blocks):
+            look = {"fc": BLUE} if is_reused else {"fc": PALE, "ec": GREY, "hatch": "////"}
+            ax.add_patch(Rectangle((x + 0.06, y + 0.12), 0.88, 0.76, lw=0.4, **look))
+    ax.set(xlim=(0, longest), ylim=(len(rows), 0), title=title)
+    ax.set_yticks([y + 0.5 for y in range(len(rows))], list(rows), fontsize=8)
+    ax.set_xlabel(f"block of {block_size} tokens, from the beginning of the prompt")
+    marks = [
+        Patch(fc=BLUE, label="reused"),
+        Patch(fc=PALE, ec=GREY, hatch="////", label="computed"),
+    ]
+    figure.legend(handles=marks, loc="outside lower right", ncols=2, frameon=False, fontsize=9)
+    each = ", ".join(f"{name}: {sum(blocks)} of {len(blocks)}" for name, blocks in rows.items())
+    return Picture(figure, f"Blocks of each prompt that were reused. {each}.")
+
+
+def guesses(
+    runs: Mapping[str, tuple[Sequence[float], Sequence[float], float]], title: str = ""
+) -> Picture:
+    """Histograms of times to first token, in ms: prompts that somebody had sent before, and others.
+
+    `runs` gives (sent, not sent, the limit by which an attacker tells them apart) by name.
+    """
+    figure, axes = panels(len(runs), 9.0, 1.9 * len(runs) + 0.9)
+    times = [time for sent, unsent, _ in runs.values() for time in (*sent, *unsent)]
+    low, high = min(times), max(times)
+    edges = [low + (high - low) * i / 40 for i in range(41)]
+    words = []
+    for (name, (sent, unsent, limit)), ax in zip(runs.items(), axes, strict=True):
+        ax.hist(unsent, edges, color=ORANGE, alpha=0.75, hatch="////", ec="white", label="nobody")
+        ax.hist(sent, edges, color=BLUE, alpha=0.75, label="the victim")
+        ax.axvline(limit, color=BLACK, ls="--", lw=1.2, label="the attacker's limit")
+        ax.set_title(name, loc="left", fontsize=10)
+        ax.set_ylabel("probes")
+        ax.legend(title="sent before by", title_fontsize=8, fontsize=8, frameon=False)
+        words.append(
+            f"{name}: prompts that the victim had sent took {min(sent):.0f} to {max(sent):.0f} ms, "
+            f"others {min(unsent):.0f} to {max(unsent):.0f} ms"
+        )
+    axes[-1].set_xlabel("time to first token (ms)")
+    if title:
+        figure.suptitle(title)
+    return Picture(figure, f"What an attacker sees. {'; '.join(words)}.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
 from minserve.kv.estimate import DTYPE_BYTES, Capacity, KVShape
-from minserve.learn.plots import Picture, capacity_curve
+from minserve.learn.plots import Picture, capacity_curve, reused_blocks, tradeoff
 
 # Shapes as in each model's published config.json: layers, KV heads, head dim.
 SHAPES = {
@@ -93,6 +93,56 @@ def kv_calculator() -> Any:
     return interactive(
         controls, lambda **chosen: kv_sum(**chosen) + kv_picture(**chosen).html(), kv_picture()
     )
+
+
+def batch_slider(points: Sequence[tuple[int, float, float]]) -> Any:
+    """A slider over the batch sizes of `plots.tradeoff`; without ipywidgets, one size marked."""
+    sizes = [size for size, _, _ in points]
+    still = tradeoff(points, sizes[len(sizes) // 2])
+    try:
+        import ipywidgets
+    except ImportError:
+        return still
+    slider = ipywidgets.SelectionSlider(
+        options=sizes,
+        value=sizes[len(sizes) // 2],
+        description="people in the batch",
+        style={"description_width": "11em"},
+        layout=ipywidgets.Layout(width="36em"),
+        continuous_update=False,
+    )
+    return interactive({"chosen": slider}, lambda chosen: tradeoff(points, chosen).html(), still)
+
+
+def prefix_picture(position: int = 40, block_size: int = 16, prompt: int = 256) -> Picture:
+    """Of a prompt that differs from the cached one at `position`, which blocks are reused."""
+    num_blocks = -(-prompt // block_size)
+    reused = min(position, prompt - 1) // block_size
+    blocks = [index < reused for index in range(num_blocks)]
+    title = f"{reused * block_size} of {prompt} tokens are reused"
+    return reused_blocks({"prompt": blocks}, block_size, title)
+
+
+def prefix_explorer() -> Any:
+    """Move the first token that differs; without ipywidgets, the same at one place."""
+    try:
+        import ipywidgets as w
+    except ImportError:
+        return prefix_picture()
+    look = {
+        "style": {"description_width": "14em"},
+        "layout": w.Layout(width="40em"),
+        "continuous_update": False,
+    }
+    controls = {
+        "position": w.IntSlider(
+            value=40, min=0, max=256, description="first token that differs", **look
+        ),
+        "block_size": w.SelectionSlider(
+            options=[1, 8, 16, 32, 64], value=16, description="tokens per block", **look
+        ),
+    }
+    return interactive(controls, lambda **chosen: prefix_picture(**chosen).html(), prefix_picture())
 
 
 def interactive(controls: dict[str, Any], draw: Callable[..., str], still: Picture) -> Any:

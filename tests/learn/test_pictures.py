@@ -37,7 +37,10 @@ PICTURES = {
     "capacity_curve": lambda: plots.capacity_curve({"m": 131_072}, 24 * 10**9, 3000),
     "timeline": lambda: plots.timeline(run(ContinuousBatching())),
     "latency_curve": lambda: plots.latency_curve({"a": [(1, 0.1), (2, 0.5)]}),
+    "reused_blocks": lambda: plots.reused_blocks({"a": [True, False], "b": [False]}),
+    "guesses": lambda: plots.guesses({"salt off": ([1.0, 2.0], [5.0, 6.0], 3.5)}),
     "kv_picture": widgets.kv_picture,
+    "prefix_picture": widgets.prefix_picture,
 }
 
 
