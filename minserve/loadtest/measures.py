@@ -325,7 +325,7 @@ class Timeline:
 
     MAX_BINS = 128
 
-    def __init__(self, width_s: float = 0.25) -> None:
+    def __init__(self, width_s: float = 1 / 64) -> None:
         self.width_s = width_s
         self.bins: list[Bin] = []
 

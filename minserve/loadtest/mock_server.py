@@ -122,6 +122,9 @@ class MockServer:
             models = b'{"object": "list", "data": [{"id": "mock", "object": "model"}]}'
             writer.write(_head(200, len(models)) + models)
             return True
+        if not content:  # some other question: other load generators ask for metrics
+            writer.write(_head(404, 0))
+            return True
         body = json.loads(content)
         if self.keeps_bodies:
             self.bodies.append(body)
