@@ -18,6 +18,7 @@ from minserve.cli.cache import cache  # noqa: E402
 from minserve.cli.calibrate import calibrate  # noqa: E402
 from minserve.cli.capacity import capacity  # noqa: E402
 from minserve.cli.chat import chat  # noqa: E402
+from minserve.cli.demo import demo  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.gate import gate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
@@ -66,6 +67,7 @@ for command in (
 app.command()(gate)
 app.add_typer(benchmarks, name="bench")
 app.add_typer(cache, name="cache")
+app.add_typer(demo, name="demo")
 app.add_typer(jobs, name="jobs")
 app.add_typer(keys, name="keys")
 app.add_typer(parts, name="parts")
