@@ -43,6 +43,27 @@ def _is_number(value: object) -> bool:
 
 # Each: the right choice, and of every choice what it gets right or wrong.
 QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "one more writes": (
+        "b",
+        {
+            "a": "it would, if the arithmetic took the time. Decode waits for the weights to come "
+            "out of memory, and one reading serves both.",
+            "b": "the weights are read once for both, and reading them is most of the time. The "
+            "second person adds arithmetic, of which there is plenty, and its own KV cache.",
+            "c": "no: each person still needs every weight once for every token.",
+        },
+    ),
+    "the average fell": (
+        "c",
+        {
+            "a": "the average counts every person alike, and there are seven short questions to "
+            "one contract: it cannot see what happened to the eighth.",
+            "b": "the work is the same, and the machine is no faster: all done at the same time. "
+            "Only the order has changed.",
+            "c": "most gained, and those with contracts paid for it. The average counts heads; so "
+            "look at the tail, and at each kind of request by itself.",
+        },
+    ),
     "a larger group": (
         "better",
         {

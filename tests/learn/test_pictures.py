@@ -39,6 +39,8 @@ PICTURES = {
     "latency_curve": lambda: plots.latency_curve({"a": [(1, 0.1), (2, 0.5)]}),
     "reused_blocks": lambda: plots.reused_blocks({"a": [True, False], "b": [False]}),
     "guesses": lambda: plots.guesses({"salt off": ([1.0, 2.0], [5.0, 6.0], 3.5)}),
+    "tradeoff": lambda: plots.tradeoff([(1, 60.0, 15.0), (8, 400.0, 20.0)], 8),
+    "roofline": lambda: plots.roofline({"decode": (1, 1), "prefill": (300, 1)}, 1e14, 1e12),
     "kv_picture": widgets.kv_picture,
     "prefix_picture": widgets.prefix_picture,
 }
@@ -151,3 +153,19 @@ def test_calculator_without_ipywidgets_is_a_picture(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", no_widgets)
     assert isinstance(widgets.kv_calculator(), plots.Picture)
+
+
+def test_roofline_says_on_which_side_of_the_ridge_each_work_lies():
+    alt = PICTURES["roofline"]().alt
+    assert "below 100 operations per byte" in alt
+    assert "decode: 1.0, memory; prefill: 300.0, compute" in alt
+
+
+def test_batch_slider_marks_the_size_it_stands_at():
+    points = [(1, 60.0, 15.0), (8, 400.0, 20.0), (64, 2000.0, 25.0)]
+    shown = widgets.batch_slider(points)
+    slider, view = shown.widget.children
+    assert "with 8 (marked), 400 tokens/s and 20 ms" in view.value
+    slider.value = 64
+    assert "with 64 (marked), 2,000 tokens/s and 25 ms" in view.value
+    assert "with 8 (marked)" in shown.still.alt
