@@ -90,16 +90,16 @@ def life(stage: str) -> dict:
                     pass
             elif stage in ("never", STAGES[5]):
                 store.complete(lease, "ok", {"mail": lease.token})
-                note("committed")
+                note("committed", 1.0)
         if stage != "never":
-            note("killed", 0.0)
+            note("killed", 1.0)
         for _ in range(15):
             for lease in store.claim("second", lease_s=LEASE_S):
                 note("claimed", 2.0)
                 if stage == "in the handler":  # the first attempt's draft stands
                     store.effect(lease, "draft", lease.token)
                 store.complete(lease, "ok", {"mail": lease.token})
-                note("committed")
+                note("committed", 1.0)
                 for zombie in first:  # the first worker was only asleep, and comes back
                     try:
                         store.complete(zombie, "late", {"mail": zombie.token})
@@ -143,7 +143,7 @@ def draw(lives: list[dict], path: Path) -> None:
         axes.scatter([], [], marker=marker, color=colour, s=80, label=name)
     axes.set_yticks(range(len(lives)), [f"dies {told['stage']}" for told in reversed(lives)])
     axes.set_xlabel(f"seconds on the store's clock (lease: {LEASE_S:g} s)")
-    axes.legend(loc="lower right", fontsize=8)
+    figure.legend(loc="outside lower center", ncols=len(looks), fontsize=8)
     axes.set_title("One job, one effect, wherever its worker dies", loc="left", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
