@@ -131,6 +131,7 @@ _STOP = _table(
     "there turn turned switch switched way steps need needed know possible able much long get"
 )
 _MAY = re.compile(r"\bMay\b\W*(\d|$)|\d\W*May\b")
+_SYMBOL = re.compile(r"[$€£¥%+#<>=@^*~²³°]|(?<!\w)[-−](?=\d)")
 _WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*")
 
 
@@ -173,6 +174,11 @@ def numbers(text: str) -> list[str]:
             found.append(word)
         before = word
     return found
+
+
+def same_symbols(asked: str, stored: str) -> bool:
+    """The same currency signs, operators and minus signs: $5 is not €5, C++ not C, -3 not 3."""
+    return sorted(_SYMBOL.findall(asked)) == sorted(_SYMBOL.findall(stored))
 
 
 def same_names(asked: str, stored: str) -> bool:
@@ -243,6 +249,7 @@ def no_swap(asked: str, stored: str) -> bool:
 GUARDS: dict[str, Guard] = {
     "polarity": same_polarity,
     "numbers": same_numbers,
+    "symbols": same_symbols,
     "names": same_names,
     "direction": same_direction,
     "act": same_act,

@@ -247,10 +247,10 @@ class SqliteStore:
             self._drop(partition, key)
 
     def invalidate(self, tags: Iterable[str]) -> int:
+        found = set()
         with self._lock, _Transaction(self._db):
             number = self._meta("num_events") + 1
             self._db.execute("UPDATE meta SET value = ? WHERE name = 'num_events'", (number,))
-            found = set()
             for tag in tags:
                 self._db.execute("REPLACE INTO events VALUES (?, ?)", (tag, number))
                 found |= set(
@@ -261,7 +261,9 @@ class SqliteStore:
             if self._db.execute("SELECT count(*) FROM events").fetchone()[0] > MAX_EVENTS:
                 self._db.execute("DELETE FROM events")
                 self._db.execute("UPDATE meta SET value = ? WHERE name = 'forgotten'", (number,))
-            return len(found)
+        with self._lock:  # what was deleted must not live on in the write-ahead log either
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return len(found)
 
     def size(self) -> tuple[int, int]:
         with self._lock:
