@@ -50,6 +50,7 @@ def test_loadtest_takes_the_flags_people_know_and_saves_three_files(minserve, se
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_loadtest_speaks_chat_and_closed_loop(minserve, server):
     ran = minserve(
         f"loadtest --base-url {server} --backend openai-chat --num-prompts 12 --max-concurrency 3 "
@@ -97,6 +98,7 @@ def test_simulate_reports_any_traffic_as_loadtest_does(minserve, tmp_path):
     assert (tmp_path / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_simulate_streams_with_bounded_memory(minserve):
     ran = minserve(
         "simulate --dataset-name random --input-len 8 --output-len 2 --num-prompts 2000 "
@@ -106,6 +108,7 @@ def test_simulate_streams_with_bounded_memory(minserve):
     assert ran.json["measures"]["outcomes"] == {"ok": 2000}
 
 
+@pytest.mark.slow
 def test_capacity_plans_one_replica_and_many(minserve, tmp_path):
     small = "capacity --profile nano --dataset-name random --input-len 32 --output-len 4 "
     small += f"--num-prompts 200 --out {tmp_path} --json"
@@ -115,6 +118,7 @@ def test_capacity_plans_one_replica_and_many(minserve, tmp_path):
     assert 2 <= plan["replicas"] <= 5
 
 
+@pytest.mark.slow
 def test_scenario_prints_question_expectation_and_result(minserve, tmp_path):
     ran = minserve(f"scenario prefix --out {tmp_path} --json").ok()
     assert ran.json["holds"] and ran.json["scenarios"]["prefix"]["question"].endswith("?")
@@ -123,6 +127,7 @@ def test_scenario_prints_question_expectation_and_result(minserve, tmp_path):
 
 
 @needs_nano
+@pytest.mark.slow
 def test_arena_ranks_a_learners_policy_too(minserve):
     ran = minserve(
         "arena --requests 60 --policy minserve.scheduling.batching:StaticBatching --json"
