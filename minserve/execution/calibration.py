@@ -116,6 +116,7 @@ def observe(
     vocab: int = 1000,
     budget_s: float = 30.0,
     seed: int = 0,
+    now_s: Callable[[], float] = time.perf_counter,
 ) -> list[ObservedStep]:
     """Time designed steps of up to `token_budget` tokens for about `budget_s` seconds.
 
@@ -125,14 +126,14 @@ def observe(
     """
     rng = random.Random(seed)
     kinds = list(_designs(executor, max_running, token_budget, rng))
-    planning = planning_cost(max_running)
+    planning = planning_cost(max_running, now_s)
     for rows in kinds:
-        _timed(executor, rows, vocab, rng)
-    began_s, steps = time.perf_counter(), []
-    while not steps or time.perf_counter() - began_s < budget_s:
+        _timed(executor, rows, vocab, rng, now_s)
+    began_s, steps = now_s(), []
+    while not steps or now_s() - began_s < budget_s:
         rng.shuffle(kinds)
         for rows in kinds:
-            seconds = _timed(executor, rows, vocab, rng) + planning.seconds(rows)
+            seconds = _timed(executor, rows, vocab, rng, now_s) + planning.seconds(rows)
             steps.append(ObservedStep(rows, seconds))
     return steps
 
@@ -164,7 +165,11 @@ def _designs(
 
 
 def _timed(
-    executor: Executor, rows: tuple[tuple[int, int], ...], vocab: int, rng: random.Random
+    executor: Executor,
+    rows: tuple[tuple[int, int], ...],
+    vocab: int,
+    rng: random.Random,
+    now_s: Callable[[], float],
 ) -> float:
     """Seconds that the executor takes for one step of these rows."""
     next_block, made = 0, []
@@ -177,12 +182,14 @@ def _timed(
         tokens = tuple(rng.choices(range(20, vocab), k=count))
         made.append(Row(f"r{number}", tokens, context - count, table, True, 0, SamplingParams()))
     plan = StepPlan(1, tuple(made))
-    began_s = time.perf_counter()
+    began_s = now_s()
     executor.collect(executor.launch(plan, 0.0))
-    return time.perf_counter() - began_s
+    return now_s() - began_s
 
 
-def planning_cost(max_running: int = 16) -> CostModel:
+def planning_cost(
+    max_running: int = 16, now_s: Callable[[], float] = time.perf_counter
+) -> CostModel:
     """What the engine takes beside computing: per step and per row, on an idle executor."""
     seconds = {}
     for batch in (1, max(2, max_running)):
@@ -192,9 +199,9 @@ def planning_cost(max_running: int = 16) -> CostModel:
             engine.submit(Request(f"r{number}", tuple(range(20, 52)), sampling), 0.0)
         times = []
         while engine.has_unfinished:
-            began_s = time.perf_counter()
+            began_s = now_s()
             engine.step(0.0)
-            times.append(time.perf_counter() - began_s)
+            times.append(now_s() - began_s)
         seconds[batch] = float(np.median(times))
     (one, first), (many, last) = seconds.items()
     per_row_s = max(0.0, (last - first) / (many - one))
