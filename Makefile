@@ -4,6 +4,7 @@
 PYTHON ?= python3
 LESSON ?= $(firstword $(wildcard lessons/01_*.ipynb lessons/03_kv_cache_memory.ipynb))
 LAB_FLAGS ?=
+BENCH_FLAGS ?=
 PYTEST_FLAGS ?=
 
 BIN := .venv/bin
@@ -35,11 +36,8 @@ lint: $(READY)  ## style and import rules
 demo: $(READY)  ## one workload under every batching policy: a table and a picture
 	$(BIN)/minserve replay --demo
 
-bench: $(READY)  ## say which measurements exist
-	@echo "The benchmark suite is an open issue. Measurements that exist today:"
-	@echo "  make demo                      Northstar traffic under every policy"
-	@echo "  $(BIN)/minserve replay --json     the same figures, as JSON on the last line"
-	@echo "  $(BIN)/minserve simulate --help   larger experiments on the virtual clock"
+bench: $(READY)  ## tokens per second of this machine, and its roofline (BENCH_FLAGS="--against transformers")
+	$(BIN)/minserve bench offline $(BENCH_FLAGS)
 
 clean:  ## remove caches, builds and artifacts; keep .venv, the learner's work and all grades
 	rm -rf build dist artifacts .pytest_cache .hypothesis .ruff_cache .import_linter_cache
