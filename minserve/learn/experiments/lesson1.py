@@ -350,6 +350,7 @@ STEPS = {
     "decode, 1 person": [(1, 512)],
     "decode, 8 people": [(1, 512)] * 8,
     "decode, 64 people": [(1, 512)] * 64,
+    "decode, 512 people": [(1, 512)] * 512,
     "prefill, 64 tokens": [(64, 64)],
     "prefill, 512 tokens": [(512, 512)],
     "prefill, 4 x 512 tokens": [(512, 512)] * 4,
