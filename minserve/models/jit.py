@@ -74,7 +74,7 @@ def max_threads() -> int:
 @contextmanager
 def announced(what: str) -> Iterator[None]:
     """Say on standard error that `what` is being compiled, if it takes more than a moment."""
-    notice = f"Compiling {what} for this CPU (once) ..."
+    notice = f"... compiling {what} for this CPU, once"
     timer = threading.Timer(SLOW_S, lambda: print(notice, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
