@@ -73,6 +73,26 @@ QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
             "longest answer. What a larger group makes worse is the gap between tokens, a little.",
         },
     ),
+    "where the time goes": (
+        "last",
+        {
+            "first": "then every prompt differs from its first block on, and nothing is reused.",
+            "middle": "what stands before it is reused, what stands behind it is not: between "
+            "system prompt and tools it costs you the tools.",
+            "last": "it changes with each request, so nothing that could be shared may follow it.",
+        },
+    ),
+    "against the clock": (
+        "salt",
+        {
+            "delay": "noise averages out: the attacker asks about more texts, or uses several "
+            "keys. And everybody waits longer, always.",
+            "salt": "there is no hit to see any more. Nobody waits longer, and within its scope "
+            "the cache works as before.",
+            "limit": "a rate limit makes it slower, not impossible: one probe of one likely "
+            "sentence is enough.",
+        },
+    ),
     "the user has gone": (
         "b",
         {

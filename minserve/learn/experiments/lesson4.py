@@ -245,6 +245,21 @@ def one_document(count: int = 30) -> list[Request]:
     ]
 
 
+# -- warm and cold
+
+
+def run_twice() -> list[tuple[str, ...]]:
+    """Name, hit rate and median TTFT of one benchmark, run twice on one server."""
+    once = [ask(f"a{n}", tokens(f"prompt {n}", 800), at_s=0.3 * n) for n in range(20)]
+    later = [ask(f"b{n}", tokens(f"prompt {n}", 800), at_s=60 + 0.3 * n) for n in range(20)]
+    run = simulate([*once, *later])
+    halves = {"before the change": run.requests[:20], "after it": run.requests[20:]}
+    return [
+        (name, f"{half.token_hit_rate:.0%}", f"{half.ttft_s():.3f}")
+        for name, half in ((name, Run(some, [], None)) for name, some in halves.items())
+    ]
+
+
 # -- eviction
 
 
@@ -460,15 +475,18 @@ def fingerprints(folder: Path) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How many of `num_asked` questions were answered rightly, and what was reused for it."""
+    """How many of `num_asked` questions were answered rightly, and what was reused for it.
+
+    `wrong` has the others: (question, right answer, the model's answer).
+    """
 
     num_asked: int
-    num_right: int
+    wrong: list[tuple[str, str, str]]
     run: Run
 
     def row(self, *names: str) -> tuple[str, ...]:
         """Cells under `QUALITY_HEADING`."""
-        right = f"{self.num_right} of {self.num_asked}"
+        right = f"{self.num_asked - len(self.wrong)} of {self.num_asked}"
         return *names, f"{self.run.token_hit_rate:.0%}", right
 
 
@@ -522,11 +540,12 @@ def answer(
         for question, prompt in zip(asked, layout(asked, corpus), strict=True)
     ]
     run = serve(executor, requests, make)
-    right = sum(
-        is_correct(question, decode(tokens), corpus.version)
-        for question, tokens in zip(asked, run.answers, strict=True)
-    )
-    return Answered(len(asked), right, run)
+    wrong = []
+    for question, output in zip(asked, run.answers, strict=True):
+        text = decode(output).replace("<|end|>", "")
+        if not is_correct(question, text, corpus.version):
+            wrong.append((question.text, question.expected[corpus.version], text))
+    return Answered(len(asked), wrong, run)
 
 
 # -- pictures
