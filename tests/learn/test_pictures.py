@@ -169,3 +169,9 @@ def test_batch_slider_marks_the_size_it_stands_at():
     slider.value = 64
     assert "with 64 (marked), 2,000 tokens/s and 25 ms" in view.value
     assert "with 8 (marked)" in shown.still.alt
+
+
+@pytest.mark.parametrize(("position", "reused"), [(0, 0), (15, 0), (16, 1), (100, 6), (256, 15)])
+def test_prefix_picture_reuses_the_whole_blocks_before_the_token_that_differs(position, reused):
+    # At 256 nothing differs, and the last block is computed for its logits all the same.
+    assert f"{reused} of 16" in widgets.prefix_picture(position).alt

@@ -83,6 +83,21 @@ def test_a_weak_hash_costs_hits_and_never_an_answer():
     assert theirs == answers and their_hits < hits
 
 
+def test_the_same_salt_shares_and_another_salt_or_adapter_does_not():
+    engine = Engine(SimulatedExecutor(64, 8))
+    install(engine)
+    prompt, one = tuple(range(40)), SamplingParams(max_tokens=1, ignore_eos=True)
+    hits = {}
+    for name, salt in (("first", "X"), ("same", "X"), ("other", "Y"), ("none", "")):
+        request = Request(name, prompt, one, cache_salt=salt)
+        engine.submit(request, 0.0)
+        while engine.step(0.0):
+            pass
+        hits[name] = request.num_cached_tokens
+    assert hits == {"first": 0, "same": 32, "other": 0, "none": 0}
+    assert engine.prefix_cache.root(salt="X") != engine.prefix_cache.root(adapter="X")
+
+
 def test_evicting_what_others_build_on_is_an_error():
     class PlainLru(LeafFirstCache):
         def evict(self, is_used):

@@ -18,7 +18,7 @@ from minserve.engine import Engine
 from minserve.events import Event, StepStarted
 from minserve.execution.executor import Executor
 from minserve.execution.simulated import SimulatedExecutor
-from minserve.kv.prefix import PrefixCache, root_hash
+from minserve.kv.prefix import root_hash
 from minserve.learn.experiments.common import BIG_MODEL
 from minserve.learn.prefix import Caller, LeafFirstCache, block_hashes, install
 from minserve.request import Request, SamplingParams
@@ -36,7 +36,6 @@ class Run:
 
     requests: list[Request]
     events: list[Event]
-    cache: PrefixCache | None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -119,7 +118,7 @@ def simulate(requests: Sequence[Request], *, caching: bool = True, num_blocks: i
         client.send(request)
     client.run()
     engine.check_integrity()
-    return Run(requests, engine.log.events, engine.prefix_cache)
+    return Run(requests, engine.log.events)
 
 
 def serve(
@@ -140,7 +139,7 @@ def serve(
         engine.submit(request, 0.0)
         while engine.step(0.0):
             engine.check_integrity()
-    return Run(requests, engine.log.events, engine.prefix_cache)
+    return Run(requests, engine.log.events)
 
 
 def again(request: Request) -> Request:
@@ -256,7 +255,7 @@ def run_twice() -> list[tuple[str, ...]]:
     halves = {"before the change": run.requests[:20], "after it": run.requests[20:]}
     return [
         (name, f"{half.token_hit_rate:.0%}", f"{half.ttft_s():.3f}")
-        for name, half in ((name, Run(some, [], None)) for name, some in halves.items())
+        for name, half in ((name, Run(some, [])) for name, some in halves.items())
     ]
 
 
