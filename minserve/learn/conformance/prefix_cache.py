@@ -14,7 +14,7 @@ class Tried:
     """A cache under test, which writes down every call. Text `abc` has the hashes a, ab, abc."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        self.lines = ["cache = PrefixCache()"]
+        self.lines = ["cache = PrefixCache()   # one letter a block; hashes of 'ab': of a, of ab"]
         self.cache = self._call(make)
 
     def match(self, text: str) -> list[int]:
@@ -157,7 +157,7 @@ def _leaf_first(make) -> None:
         tried = Tried(make)
         tried.register_all(text, *blocks)
         for block in blocks[::-1]:
-            why = "without the blocks before it, a block can never be matched: the end goes first"
+            why = "a block cannot be matched without those before it, so the end goes first"
             tried.expect_evicted(block, why)
 
 
