@@ -7,12 +7,16 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 # NOTE: must be set before torch loads; see minserve/cli/main.py.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+# Many tests have a home of their own: each would compile the kernels anew.
+CACHES = Path(__file__).resolve().parents[1] / ".pytest_cache"
+os.environ.setdefault("NUMBA_CACHE_DIR", str(CACHES / "numba"))
 
 
 @pytest.fixture(scope="session")
