@@ -60,8 +60,9 @@ def send_in_process(
 
     Calls are made when they are due and forgotten when they end: memory holds those in flight.
     """
-    _InProcess(iter(calls), client, loop, on_record, pace, encode).start()
-    loop.run()
+    sender = _InProcess(iter(calls), client, loop, on_record, pace, encode)
+    sender.start()
+    loop.run(lambda: sender.is_done)  # NOTE: not until the loop is empty, which time-outs keep full
 
 
 class _InProcess:
@@ -79,6 +80,11 @@ class _InProcess:
         self.num_in_flight = 0
         self.held: deque[Call] = deque()
         self.next: Call | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Everything was sent, and has ended."""
+        return self.next is None and not self.held and not self.num_in_flight
 
     def start(self) -> None:
         self.next = next(self.calls, None)

@@ -343,3 +343,12 @@ def test_cancelled_by_the_client_is_its_own_outcome():
     loop.at(0.5, lambda: server.cancel("r-000000"))
     send_in_process(calls([0.0], [sample()]), server, loop, records.append)
     assert records[0].outcome == CANCELLED
+
+
+def test_a_time_limit_that_nobody_needed_keeps_no_run_waiting():
+    loop, records = EventLoop(VirtualClock()), []
+    pace = Pace(timeout_s=600.0)
+    server = SerialServer(loop, lambda number: 1.0)
+    send_in_process(calls([0.0], [sample()]), server, loop, records.append, pace)
+    assert [r.outcome for r in records] == [OK]
+    assert loop.clock.now_s() < 10
