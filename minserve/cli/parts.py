@@ -51,11 +51,15 @@ def use(name: Name, which: Annotated[str, typer.Argument(help="`mine` or `refere
 
 
 @parts.command()
-def hint(name: Name, rung: Annotated[int, typer.Argument(help="1 to 5")] = 1) -> None:
+def hint(
+    name: Name,
+    rung: Annotated[int, typer.Argument(help="1 to 5")] = 1,
+    step: Annotated[str | None, typer.Option(help="Which step; by default the first.")] = None,
+) -> None:
     """Help, one rung at a time: the rule, a drawing, pseudocode, a near miss, the reference."""
     from minserve.learn.parts import hint
 
-    hint(name, rung)
+    hint(name, rung, step)
 
 
 @parts.command()

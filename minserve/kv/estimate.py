@@ -64,11 +64,11 @@ class Capacity:
     block_size: int = 1
 
     def __post_init__(self) -> None:
-        if (
-            min(self.bytes_per_token, self.context_tokens, self.block_size) < 1
-            or self.free_bytes < 0
-        ):
-            raise ConfigError(f"{self} is not possible", "every figure must be positive")
+        for name in ("bytes_per_token", "context_tokens", "block_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}", "use at least 1")
+        if self.free_bytes < 0:
+            raise ConfigError(f"free_bytes is {self.free_bytes}", "use 0 or more")
 
     @property
     def bytes_per_request(self) -> int:
