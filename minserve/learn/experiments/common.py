@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -43,3 +44,23 @@ def words(id: str, num_tokens: int, max_tokens: int, arrival_s: float = 0.0) -> 
     return Request(
         id, prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True), arrival_s=arrival_s
     )
+
+
+def again(request: Request) -> Request:
+    """The same request, not yet served."""
+    return Request(
+        request.id,
+        request.prompt_token_ids,
+        request.sampling,
+        arrival_s=request.arrival_s,
+        deadline_s=request.deadline_s,
+        priority=request.priority,
+        adapter=request.adapter,
+        cache_salt=request.cache_salt,
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of all do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

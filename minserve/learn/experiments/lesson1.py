@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from minserve.engine import Engine
 from minserve.execution.executor import Row
-from minserve.learn.experiments.common import words
-from minserve.learn.experiments.lesson2 import Run, quantile, simulate
+from minserve.learn.experiments.common import quantile, words
+from minserve.learn.experiments.lesson2 import Run, simulate
 from minserve.models.config import ModelConfig
 from minserve.request import Request, SamplingParams
 from minserve.scheduling.batching import ContinuousBatching

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from minserve.engine import Engine
 from minserve.events import Event, StepStarted
 from minserve.execution.executor import Executor
 from minserve.execution.simulated import CostModel, SimulatedExecutor
-from minserve.learn.experiments.common import BIG_MODEL, words
+from minserve.learn.experiments.common import BIG_MODEL, again, quantile, words
 from minserve.learn.parts import get
 from minserve.learn.parts_of_engine import OrderingPart
 from minserve.learn.policies import PolicyPart
@@ -102,12 +101,6 @@ HEADING = (
 ONE_PASS_HEADING = ("policy", "passes", "texts per pass", "p50 (ms)", "p95 (ms)")
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all do not exceed (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
 def simulate(
     policy: Any,
     requests: Sequence[Request],
@@ -143,19 +136,6 @@ def serve(executor: Executor, policy: Any, requests: Sequence[Request]) -> Run:
     while engine.step(0.0):
         engine.check_integrity()
     return Run(requests, engine.log.events)
-
-
-def again(request: Request) -> Request:
-    """The same request, not yet served."""
-    return Request(
-        request.id,
-        request.prompt_token_ids,
-        request.sampling,
-        arrival_s=request.arrival_s,
-        deadline_s=request.deadline_s,
-        priority=request.priority,
-        adapter=request.adapter,
-    )
 
 
 # -- traffic

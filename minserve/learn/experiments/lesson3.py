@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from minserve.engine import Engine
 from minserve.events import Event, Finished, Preempted, StepEnded, StepStarted
 from minserve.execution.executor import Executor
 from minserve.execution.simulated import SimulatedExecutor, repeatable_token
-from minserve.learn.experiments.common import BIG_MODEL, words
+from minserve.learn.experiments.common import BIG_MODEL, quantile, words
 from minserve.learn.parts import get
 from minserve.learn.pool import for_engine
 from minserve.learn.reference import Candidate
@@ -255,8 +254,7 @@ class OverloadResult:
 
     def ttft_s(self, share: float) -> float:
         """A quantile of the time to first token, of those who were served (nearest rank)."""
-        ordered = sorted(self.ttfts_s)
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+        return quantile(self.ttfts_s, share) if self.ttfts_s else 0.0
 
     def row(self) -> tuple[str, ...]:
         """Cells of a table; the heading is `OVERLOAD_HEADING`."""

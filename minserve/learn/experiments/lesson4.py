@@ -19,7 +19,7 @@ from minserve.events import Event, StepStarted
 from minserve.execution.executor import Executor
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.kv.prefix import root_hash
-from minserve.learn.experiments.common import BIG_MODEL
+from minserve.learn.experiments.common import BIG_MODEL, again, quantile
 from minserve.learn.prefix import Caller, LeafFirstCache, block_hashes, install
 from minserve.request import Request, SamplingParams
 
@@ -74,8 +74,7 @@ class Run:
 
     def ttft_s(self, share: float = 0.5) -> float:
         """A quantile of the time to first token."""
-        ordered = sorted(request.timeline.ttft_s for request in self.requests)
-        return ordered[round(share * (len(ordered) - 1))]
+        return quantile([request.timeline.ttft_s for request in self.requests], share)
 
     def row(self, name: str) -> tuple[str, ...]:
         """Cells under `HEADING`."""
@@ -140,17 +139,6 @@ def serve(
         while engine.step(0.0):
             engine.check_integrity()
     return Run(requests, engine.log.events)
-
-
-def again(request: Request) -> Request:
-    """The same request, not yet served."""
-    return Request(
-        request.id,
-        request.prompt_token_ids,
-        request.sampling,
-        arrival_s=request.arrival_s,
-        cache_salt=request.cache_salt,
-    )
 
 
 def tokens(name: str, count: int) -> list[int]:
