@@ -1,0 +1,29 @@
+"""Pictures, each with a description in words. Plain matplotlib: no notebook and no display needed.
+
+A file per subject; everything can be had from here in one line, `plots.timeline(events)`.
+
+Every function returns a `Picture`: the last value of a notebook cell shows it, `save` writes it.
+Colours are Okabe and Ito's (2008), told apart with every kind of colour vision; wherever colour
+says something, a hatch, a letter or a place says it too.
+"""
+
+from minserve.learn.plots.blocks import block_map, capacity_curve, memory_over_steps, waste_bars
+from minserve.learn.plots.latency import latency_curve, roofline, tradeoff
+from minserve.learn.plots.prefixes import guesses, reused_blocks
+from minserve.learn.plots.timelines import timeline, timelines
+from minserve.pictures import Picture
+
+__all__ = [
+    "Picture",
+    "block_map",
+    "capacity_curve",
+    "guesses",
+    "latency_curve",
+    "memory_over_steps",
+    "reused_blocks",
+    "roofline",
+    "timeline",
+    "timelines",
+    "tradeoff",
+    "waste_bars",
+]
