@@ -88,7 +88,7 @@ def test_timeline_counts_what_the_log_holds():
 
 def test_timeline_draws_a_bar_for_every_step_that_a_request_ran():
     log = run(ContinuousBatching())
-    history = plots._History(log)
+    history = plots.history._History(log)
     for id, row in history.rows.items():
         ran = sum(1 for e in log if isinstance(e, events.StepStarted) for r in e.rows if r[0] == id)
         assert ran > 0 and row.bars[0][2] and not row.bars[-1][2]  # prompt first, decode last

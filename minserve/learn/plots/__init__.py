@@ -8,9 +8,9 @@ says something, a hatch, a letter or a place says it too.
 """
 
 from minserve.learn.plots.blocks import block_map, capacity_curve, memory_over_steps, waste_bars
+from minserve.learn.plots.history import timeline, timelines
 from minserve.learn.plots.latency import latency_curve, roofline, tradeoff
 from minserve.learn.plots.prefixes import guesses, reused_blocks
-from minserve.learn.plots.timelines import timeline, timelines
 from minserve.pictures import Picture
 
 __all__ = [
