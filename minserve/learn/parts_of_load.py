@@ -1,13 +1,29 @@
-"""The parts that measure: what one request's timestamps say, and a sender that tells the truth.
+"""The parts that measure and that bear load, and how each is installed into the real thing.
 
 `request_measures` is what `minserve.loadtest.measures` does for one request; `open_loop` is the
-smallest load generator that a stalled server cannot deceive.
+smallest load generator that a stalled server cannot deceive. Both run outside the engine.
+
+The others run inside a server, on either clock. One call installs each, before any work comes in:
+
+    install_admission(service.admission, part)         # part: a class derived from AdmissionBase
+    install_overload_ladder(service.admission, part)   # part: a class derived from LadderBase
+    store = install_job_lease(store, part)             # part: a class derived from LeaseBase
+
+where `part` is `get("admission")`, `get("overload_ladder")`, `get("job_lease")`. The first two
+change the `Admission` in place (`server.service.admission` of `minserve serve`); the third returns
+the store that the HTTP application (`create_app(server, store)`) and every `Worker` then use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minserve.jobs.store import JobStore
+    from minserve.request import WorkloadClass
+    from minserve.scheduling.admission import Admission, ClassBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +76,34 @@ def open_loop(rate_per_s: float, num_requests: int, serve: Callable[[float], flo
         free_s = serve(now_s)
         sent.append(Sent(intended_s, free_s - intended_s, free_s - now_s))
     return sent
+
+
+def install_admission(
+    admission: Admission,
+    part: Callable[..., Any],
+    budgets: Mapping[WorkloadClass, ClassBudget] | None = None,
+) -> None:
+    """Have `admission` decide budgets, KV pressure and deadlines by `part(budgets)`.
+
+    Quotas, rates, request counts and the ladder stay the engine's. See `admissions.AdmissionPart`.
+    """
+    from minserve.learn.admissions import AdmissionPart
+
+    admission.policy = AdmissionPart(part=part() if budgets is None else part(budgets))
+
+
+def install_overload_ladder(admission: Admission, part: Callable[[], Any]) -> None:
+    """Have `admission` climb its ladder as `part()` says; what a rung gives up is the engine's."""
+    from minserve.learn.admissions import LadderPart
+
+    admission.ladder = LadderPart(part=part())
+
+
+def install_job_lease(store: JobStore, part: Callable[..., Any]) -> JobStore:
+    """`store`, whose claims, renewals, completions and failures `part` decides; use it instead.
+
+    The database remembers, and stays the backstop. See `leased_store.LeasedStore`.
+    """
+    from minserve.learn.leased_store import LeasedStore
+
+    return LeasedStore(store, part)
