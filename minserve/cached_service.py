@@ -1,6 +1,6 @@
 """A service that answers again what it has answered: identity -> cache -> admission -> engine.
 
-Of several who ask the same at once, one is served by the engine and the others get its answer; if
+The exact cache is asked first, then, for the classes that allow it, the semantic one. Of several who ask the same at once, one is served by the engine and the others get its answer; if
 that one is cancelled or refused, the next is served. Whatever is not surely the same goes through.
 """
 
@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from minserve.request import FinishReason, Request
 from minserve.reuse.flight import SingleFlight, Waiter
 from minserve.reuse.invalidation import CacheEvent
-from minserve.reuse.key import CanonicalKey, Decoding, Message, ModelTuple, Query, partition_of
-from minserve.reuse.response import Answer, ExactCache
+from minserve.reuse.key import Decoding, Message, ModelTuple, Query, Wording, partition_of
+from minserve.reuse.response import Answer, ExactCache, Found, Source
+from minserve.reuse.semantic import SemanticCache
 from minserve.scheduling.admission import NO_QUOTA, Quota, Refuse
 from minserve.service import Ended, Listener, Output, Piece, Service, Started
 
 log = logging.getLogger("minserve.cache")
+
+
+def undivided(content: str) -> tuple[str, str]:
+    """A user's message without evidence in it."""
+    return "", content
 
 
 class CachedService:
@@ -29,8 +36,11 @@ class CachedService:
         service: Serves what the cache does not.
         cache: Its policy for `answer_class` says who shares answers, and for how long.
         model: What answers, as the key is to have it.
-        answer_class: Of every request; over HTTP nothing else is known.
+        answer_class: Of a request that says nothing of itself.
         now_s: The cache's clock. One for all who share a store: by default Unix time.
+        semantic: Over `cache`; asked where that has nothing, for other words of the same question.
+        split: A user's message as (evidence, question), which together tell the message: wordings
+            of a question may differ, evidence may not.
     """
 
     def __init__(
@@ -40,26 +50,43 @@ class CachedService:
         model: ModelTuple,
         answer_class: str = "default",
         now_s: Callable[[], float] = time.time,
+        *,
+        semantic: SemanticCache | None = None,
+        split: Callable[[str], tuple[str, str]] = undivided,
     ) -> None:
         self.service, self.cache, self.model = service, cache, model
         self.answer_class, self.now_s = answer_class, now_s
+        self.semantic, self._split = semantic, split
+        self.outcomes: Counter[tuple[str, str, str]] = Counter()
+        """How often each (exact, semantic or flight; answer class; outcome) came about."""
         self.client, self.admission = service.client, service.admission
         self._flight: SingleFlight[_Whole] = SingleFlight()
         self._waiting: dict[str, _Asked] = {}
 
-    def submit(self, request: Request, listener: Listener, quota: Quota = NO_QUOTA) -> None:
-        """As `Service.submit`. An answer from the cache takes nothing of a quota."""
-        query = self._query(request)
+    def submit(
+        self,
+        request: Request,
+        listener: Listener,
+        quota: Quota = NO_QUOTA,
+        wording: Wording | None = None,
+    ) -> None:
+        """As `Service.submit`. An answer from the cache takes nothing of a quota.
+
+        `wording` says what caches cannot see in tokens; who asks is never taken from it.
+        """
+        wording = wording or Wording(self.answer_class)
+        query = self._query(request, wording)
         if query is None:
             return self.service.submit(request, listener, quota)
-        found = self.cache.look_up(query, self.now_s())
+        found, how = self._look_up(query)
         if found.answer is not None:
-            return _tell(listener, _Whole(found.answer.text, **found.answer.extra), "hit")
+            return _tell(listener, _Whole(found.answer.text, **found.answer.extra), how)
         try:
-            key = partition_of(query), CanonicalKey().of(query)
+            key = partition_of(query), self.cache.key_of(query)
         except Exception:  # a request without a key is nobody else's
             return self.service.submit(request, listener, quota)
-        asked = _Asked(request, query, listener, quota)
+        sources = tuple(Source(id) for id in wording.sources)
+        asked = _Asked(request, query, listener, quota, sources)
         asked.waiter = Waiter(
             key,
             lambda: self._lead(asked),
@@ -80,23 +107,48 @@ class CachedService:
 
     def invalidate(self, event: CacheEvent) -> int:
         """Remove the answers that `event` makes wrong; returns how many."""
-        return self.cache.invalidate(event, self.now_s())
+        return (self.semantic or self.cache).invalidate(event, self.now_s())
 
-    def _query(self, request: Request) -> Query | None:
+    def _look_up(self, query: Query) -> tuple[Found, str]:
+        now_s = self.now_s()
+        found = self.cache.look_up(query, now_s)
+        self._count("exact", query, found.outcome)
+        # NOTE: one who is to refresh an answer must not get that very answer as a similar one.
+        if found.answer is not None or self.semantic is None or found.outcome == "refresh":
+            return found, "hit"
+        if self.cache.policies[query.answer_class].semantic:
+            found = self.semantic.look_up(query, now_s)
+            self._count("semantic", query, found.outcome)
+        return found, "similar"
+
+    def _count(self, cache: str, query: Query, outcome: str) -> None:
+        self.outcomes[cache, query.answer_class, outcome] += 1
+
+    def _turns(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The chat, with the evidence of its last message, if that is a user's, as a turn apart."""
+        if not messages or messages[-1].role != "user":
+            return messages
+        *earlier, last = messages
+        evidence, question = self._split(last.content)
+        return (*earlier, Message("evidence", evidence), replace(last, content=question))
+
+    def _query(self, request: Request, wording: Wording) -> Query | None:
         """The request as caches see it; None for what is not to be cached."""
         sampling = request.sampling
         if sampling.temperature > 0 or sampling.n > 1 or sampling.logprobs is not None:
             return None
         decoding = Decoding(**asdict(sampling) | {"seed": None})  # greedy: the seed has no part
+        tokens = Message("prompt", " ".join(map(str, request.prompt_token_ids)))
+        policy = self.cache.policies[wording.answer_class]
         query = Query(
             identity=request.identity,
-            scope=self.cache.policies[self.answer_class].scope,
-            answer_class=self.answer_class,
-            messages=(Message("prompt", " ".join(map(str, request.prompt_token_ids))),),
+            scope=policy.scope,
+            answer_class=wording.answer_class,
+            messages=self._turns(wording.messages) or (tokens,),
             model=replace(self.model, adapter=request.adapter or None),
             decoding=decoding,
         )
-        return query if self.cache.policies[self.answer_class].allows(query) else None
+        return query if policy.allows(query) else None
 
     def _lead(self, asked: _Asked) -> None:
         asked.is_leading = True
@@ -135,16 +187,19 @@ class CachedService:
         answer = Answer(
             whole.text,
             whole.reason,
+            asked.sources,
             compute_s=now_s - asked.began_s,
             extra={"num_tokens": whole.num_tokens},
         )
-        self.cache.put(asked.query, answer, now_s, asked.since)
+        if self.cache.put(asked.query, answer, now_s, asked.since) and self.semantic is not None:
+            self.semantic.put(asked.query, tuple(source.id for source in asked.sources))
         asked.has_heard = True
         self._flight.done(asked.waiter, whole)
 
     def _followed(self, asked: _Asked, whole: _Whole) -> None:
         if not asked.has_heard:
             self._waiting.pop(asked.request.id, None)
+            self._count("flight", asked.query, "shared")
             _tell(asked.listener, whole, "shared")
 
     def _failed(self, asked: _Asked, error: BaseException) -> None:
@@ -170,6 +225,7 @@ class _Asked:
     query: Query
     listener: Listener
     quota: Quota
+    sources: tuple[Source, ...] = ()
     whole: _Whole = field(default_factory=_Whole)
     waiter: Waiter | None = None
     is_leading: bool = False

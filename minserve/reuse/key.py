@@ -16,7 +16,7 @@ import json
 import typing
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from types import UnionType
 from typing import Any, Protocol
@@ -121,6 +121,24 @@ class Query:
         """The text of the last message, if it is the user's; else empty."""
         last = self.messages[-1] if self.messages else None
         return last.content if last and last.role == "user" else ""
+
+    def asking(self, text: str) -> Query:
+        """The same request with another text in its last message."""
+        *before, last = self.messages
+        return replace(self, messages=(*before, replace(last, content=text)))
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What a request says of itself beyond its tokens, for caches.
+
+    `answer_class` is one that the caller's key may claim. `messages` are its turns as text, empty
+    where there are none; `sources` the ids of what its evidence was taken from.
+    """
+
+    answer_class: str = "default"
+    messages: tuple[Message, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 class CacheKey(Protocol):

@@ -141,9 +141,13 @@ class ExactCache:
         self.incidents: deque[Incident] = deque(maxlen=100)
         self.num_stale_hits = 0
         self._validate, self._sources_valid = validate, sources_valid
-        self._key_of = key_of or CanonicalKey()
+        self._keys = key_of or CanonicalKey()
         self._rng, self._beta = rng or random.Random(0), beta
         self._recent: deque[tuple[float, tuple[str, ...]]] = deque(maxlen=RECENT_HITS)
+
+    def key_of(self, query: Query) -> str:
+        """What a request is called here. Raises `NotCacheable`."""
+        return self._keys.of(query)
 
     # -- answers
 
@@ -151,25 +155,26 @@ class ExactCache:
         return self.look_up(query, now_s).answer
 
     def look_up(
-        self, query: Query, now_s: float, *, refresh: bool = True, key: str | None = None
+        self, query: Query, now_s: float, *, refresh: bool = True, wording: str | None = None
     ) -> Found:
         """As `get`, with the reason.
 
-        `refresh` False leaves early refresh out. `key` asks for the answer under another question's
-        key, which the semantic cache found to be the same: still in this query's partition.
+        `refresh` False leaves early refresh out. `wording` asks for the answer to this question in
+        other words, which the semantic cache found to be the same: it must be right for `query`.
         """
-        found = self._guarded(lambda: self._look_up(query, now_s, refresh, key), Found("error"))
+        stored = query if wording is None else query.asking(wording)
+        found = self._guarded(lambda: self._look_up(query, now_s, refresh, stored), Found("error"))
         known = self.policies[query.answer_class].freshness_s > 0
         self.outcomes[query.answer_class if known else "other", found.outcome] += 1
         if found.answer is not None:
             self._recent.append((now_s, tags_of(query, _ids(found.answer.sources))))
         return found
 
-    def _look_up(self, query: Query, now_s: float, refresh: bool, key: str | None) -> Found:
+    def _look_up(self, query: Query, now_s: float, refresh: bool, stored: Query) -> Found:
         policy = self.policies[query.answer_class]
         if not policy.allows(query):
             return Found("not_allowed")
-        partition, key = partition_of(query), key or self._key_of.of(query)
+        partition, key = partition_of(query), self.key_of(stored)
         since = self.store.num_events()  # NOTE: before the look-up, so that no event falls between
         text = self.store.get(partition, key, now_s)
         if text is None:
@@ -201,7 +206,7 @@ class ExactCache:
         policy = self.policies[query.answer_class]
         if not policy.allows(query) or not self._is_valid(query, answer):
             return False
-        partition, key = partition_of(query), self._key_of.of(query)
+        partition, key = partition_of(query), self.key_of(query)
         entry = {"v": VERSION, "partition": partition, "key": key}
         return self.store.put(
             partition,

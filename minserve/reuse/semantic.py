@@ -19,13 +19,17 @@ from minserve.reuse.embedding import Embedder
 from minserve.reuse.gate import Examples, Thresholds
 from minserve.reuse.guards import failed_guard
 from minserve.reuse.invalidation import CacheEvent, tags_of
-from minserve.reuse.key import CanonicalKey, Query, ShelfKey, partition_of
+from minserve.reuse.key import Query, ShelfKey, partition_of
 from minserve.reuse.response import ExactCache, Found
 
 log = logging.getLogger("minserve.cache")
 
 CANDIDATES = 40
 """Nearest entries of the intent that the guards may look at."""
+
+Gate = Callable[[str, str, float, str], str | None]
+"""`gate(asked, stored, cosine, intent)` says why the answer to `stored` is none to `asked`: a word
+for the figures, or None if nothing speaks against it."""
 
 
 class Shelf:
@@ -59,13 +63,14 @@ class Shelf:
         self._vectors[place], self.entries[place] = vector, entry
         self._places[entry.key] = place
 
-    def nearest(self, vector: np.ndarray, intent: str, count: int) -> list[Entry]:
-        """The entries of that intent, nearest first, at most `count`."""
+    def nearest(self, vector: np.ndarray, intent: str, count: int) -> list[tuple[Entry, float]]:
+        """The entries of that intent with their cosines, nearest first, at most `count`."""
         cosines = self._vectors[: len(self)] @ vector
         wanted = min(len(cosines), 8 * count)
         best = np.argpartition(-cosines, wanted - 1)[:wanted] if wanted else []
         ordered = sorted(best, key=lambda index: -cosines[index])
-        return [self.entries[i] for i in ordered if self.entries[i].intent == intent][:count]
+        found = [(self.entries[i], float(cosines[i])) for i in ordered]
+        return [(entry, cosine) for entry, cosine in found if entry.intent == intent][:count]
 
     def discard(self, is_gone: Callable[[Entry], bool]) -> None:
         """Remove every entry for which it holds, its text with it."""
@@ -98,6 +103,7 @@ class SemanticCache:
         examples: Labelled questions, as this embedder places them.
         thresholds: What `calibrate` made of others.
         verify: A further check of (question asked, question answered); must say True.
+        gate: Decides in place of the guards and `verify`.
         max_entries: Per shelf.
         max_shelves: Shelves beyond are forgotten, the least recently used first.
     """
@@ -110,6 +116,7 @@ class SemanticCache:
         thresholds: Thresholds,
         *,
         verify: Callable[[str, str], bool] = lambda asked, answered: True,
+        gate: Gate | None = None,
         max_entries: int = 100_000,
         max_shelves: int = 256,
     ) -> None:
@@ -117,8 +124,14 @@ class SemanticCache:
         self.examples, self.thresholds = examples, thresholds
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """How often each (intent, or "-" before one is known; outcome) came about."""
-        self._verify, self._max_entries, self._max_shelves = verify, max_entries, max_shelves
+        self._verify, self._gate = verify, gate or self._guards
+        self._max_entries, self._max_shelves = max_entries, max_shelves
         self._shelves: OrderedDict[tuple[str, str], Shelf] = OrderedDict()
+
+    @property
+    def num_questions(self) -> int:
+        """Questions on all shelves, and so in memory."""
+        return sum(map(len, self._shelves.values()))
 
     def look_up(self, query: Query, now_s: float) -> Found:
         """The answer to a question that asks the same; ask the exact cache first. Never raises."""
@@ -142,13 +155,11 @@ class SemanticCache:
         if intent is None:
             return "-", Found("unsure")
         outcome = "miss"
-        for entry in shelf.nearest(vector, intent, CANDIDATES):
-            if failed := failed_guard(query.question, entry.question):
+        for entry, cosine in shelf.nearest(vector, intent, CANDIDATES):
+            if failed := self._gate(query.question, entry.question, cosine, intent):
                 outcome = failed
-            elif self._verify(query.question, entry.question) is not True:
-                outcome = "not_verified"
             else:
-                found = self.exact.look_up(query, now_s, key=entry.key, refresh=False)
+                found = self.exact.look_up(query, now_s, wording=entry.question, refresh=False)
                 if found.answer is not None:
                     return intent, found
                 shelf.discard(lambda other, gone=entry: other is gone)
@@ -171,7 +182,7 @@ class SemanticCache:
             while len(self._shelves) > self._max_shelves:
                 self._shelves.popitem(last=False)
             tags = frozenset(tags_of(query, sources))
-            shelf.add(vector, Entry(CanonicalKey().of(query), query.question, intent, tags))
+            shelf.add(vector, Entry(self.exact.key_of(query), query.question, intent, tags))
         except Exception as error:
             log.warning("semantic cache: %s: %s", type(error).__name__, error)
             return False
@@ -183,6 +194,11 @@ class SemanticCache:
         for shelf in self._shelves.values():
             shelf.discard(lambda entry: not tags.isdisjoint(entry.tags))
         return self.exact.invalidate(event, now_s)
+
+    def _guards(self, asked: str, stored: str, cosine: float, intent: str) -> str | None:
+        if failed := failed_guard(asked, stored):
+            return failed
+        return None if self._verify(asked, stored) is True else "not_verified"
 
     def _intent(self, vector: np.ndarray) -> str | None:
         if not np.isfinite(vector).all() or not vector.any():

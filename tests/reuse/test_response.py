@@ -68,11 +68,11 @@ def test_an_entry_that_lies_in_the_wrong_place_is_not_served(new_store):
     store = new_store()
     cache = ExactCache(store, POLICIES)
     cache.put(PLAIN, ANSWER, 0.0, 0)
-    key = cache._key_of.of(PLAIN)
+    key = cache.key_of(PLAIN)
     text = store.get(partition_of(PLAIN), key, 0.0)
     theirs = replace(PLAIN, identity=MIA)
     place = dict(tags=(), expires_s=99.0, now_s=0.0, since=0)
-    store.put(partition_of(theirs), cache._key_of.of(theirs), text, **place)
+    store.put(partition_of(theirs), cache.key_of(theirs), text, **place)
     assert ask(cache, theirs) == "foreign"
     assert ask(cache, PLAIN) == "hit"
 
@@ -81,7 +81,7 @@ def test_an_entry_that_lies_in_the_wrong_place_is_not_served(new_store):
 def test_a_damaged_entry_is_a_miss(new_store, damage):
     store = new_store()
     cache = ExactCache(store, POLICIES)
-    store.put(partition_of(PLAIN), cache._key_of.of(PLAIN), damage, tags=(), expires_s=99.0,
+    store.put(partition_of(PLAIN), cache.key_of(PLAIN), damage, tags=(), expires_s=99.0,
               now_s=0.0, since=0)  # fmt: skip
     assert cache.get(PLAIN, 1.0) is None
 
