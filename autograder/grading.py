@@ -26,10 +26,9 @@ def score_notebook(
     lab: Lab,
     seed: bytes,
     level: str,
-    limits: sandbox.Limits = sandbox.Limits(),  # noqa: B008  frozen
 ) -> Result:
     """Score a transplanted notebook in the sandbox. No file is read or written."""
-    loader = Loader(notebook, lab, level, limits)
+    loader = Loader(notebook, lab, level)
     notes = list(notebook.metadata.get(intake.NOTES, []))
     cells: list[CellScore] = []
     for cell in lab.cells:
@@ -68,10 +67,8 @@ class Loader:
     answers alone, so that a stray experiment does not cost the marks of a right answer.
     """
 
-    def __init__(
-        self, notebook: nbformat.NotebookNode, lab: Lab, level: str, limits: sandbox.Limits
-    ) -> None:
-        self._lab, self._level, self._limits = lab, level, limits
+    def __init__(self, notebook: nbformat.NotebookNode, lab: Lab, level: str) -> None:
+        self._lab, self._level = lab, level
         needed, everything = [], []
         for cell in notebook.cells:
             if cell.cell_type != "code":
@@ -93,7 +90,7 @@ class Loader:
         if self._failure is not None:
             raise self._failure
         try:
-            child = Child(self._cells, self._limits, self._level)
+            child = Child(self._cells, self._lab.limits, self._level)
         except ChildError as error:
             if self._rest is None:
                 self._failure = error

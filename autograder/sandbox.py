@@ -56,6 +56,7 @@ class Limits:
     file_mb: int = 8
     num_processes: int = 8
     num_files: int = 64
+    shared: tuple[str, ...] = SHARED  # files and folders of minserve
 
     def resources(self) -> dict[str, tuple[int, int]]:
         memory, size = self.memory_mb * 2**20, self.file_mb * 2**20
@@ -181,7 +182,7 @@ def _bubblewrap(limits: Limits) -> tuple[list[str], list[str], list[str], str, s
         python = Path("/python") / python.relative_to(prefix)
     for folder in ("/shared", "/shared/minserve"):
         options += ["--perms", "0755", "--dir", folder]
-    for name in SHARED:
+    for name in limits.shared:
         options += ["--ro-bind", str(REPOSITORY / "minserve" / name), f"/shared/minserve/{name}"]
     options += ["--ro-bind", _site_packages(), "/site", "--ro-bind", str(CHILD), "/child.py"]
     options += ["--proc", "/proc", "--dev", "/dev"]

@@ -67,7 +67,7 @@ def run(
 ) -> Outcome:
     """Score the bank. `told` hears of each line as it is done."""
     level = level or sandbox.best_level()
-    submissions = import_module(f"autograder.bank.{bank.FOLDERS[lab.name]}").all_submissions()
+    submissions = import_module(f"autograder.bank.{bank.folder_of(lab.name)}").all_submissions()
     wanted = [submission for submission in submissions if only(submission)]
     is_safe = level == "bubblewrap"
     chosen = [s for s in wanted if is_safe or not s.name.startswith("hostile")]

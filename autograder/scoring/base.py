@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from autograder.harness import ChildError
+from autograder.sandbox import Limits
 
 GATE_COST = 2.0  # points that losing something which already worked costs, at most the cell's
 
@@ -95,7 +96,8 @@ class Lab:
     `setup` and `solutions` are the ids of cells that the learner's code needs; `required` are the
     names that they must define. `variants` are the planted ones; `manual` cells are read by people.
     `kinds` lists, per cell, every kind of failure that costs points: the selftest proves that each
-    is looked for.
+    is looked for. `limits` say what the learner's process may use, and what of minserve it sees:
+    never the reference of what the lab asks for.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Lab:
     required: tuple[str, ...]
     manual: dict[str, float]
     kinds: dict[str, tuple[str, ...]]
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def auto_points(self) -> float:

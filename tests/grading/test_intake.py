@@ -5,8 +5,9 @@ import json
 import pytest
 
 from autograder import intake, notebooks, scoring
+from autograder.bank.base import cell, set_source
 from autograder.bank.lab3 import LAB as NAME
-from autograder.bank.lab3 import cell, own_cell, released, set_source, solved
+from autograder.bank.lab3 import own_cell, released, solved
 
 LAB = scoring.find("lab3")
 

@@ -1,6 +1,7 @@
 """Lab 3's scoring: the vectors of starters and right ways hold for every hidden seed."""
 
 import contextlib
+import itertools
 import json
 import random
 
@@ -8,11 +9,14 @@ import matplotlib
 import pytest
 
 from autograder import bank, notebooks, planting, scoring
-from autograder.bank.lab3 import cell, released, solved
+from autograder.bank.base import cell
+from autograder.bank.lab3 import released, solved
 from autograder.child import plain
 from autograder.harness import Raised, RemoteError
-from autograder.scoring import lab3, lab3_subjects
+from autograder.scoring import lab3
 from autograder.scoring.base import seed_of, variant_of
+from autograder.scoring.lab3 import World, subjects
+from autograder.scoring.stories import findings
 
 LAB = scoring.find("lab3")
 SEEDS = [f"student {number}".encode() for number in range(25)]
@@ -68,7 +72,7 @@ class Pool:
 
 def engine(variant):
     source = notebooks.source_cells(LAB.name)["lab3-engine"]
-    return lab3_subjects.build(planting.plant(source, variant))
+    return subjects.build(planting.plant(source, variant))
 
 
 def vector(engine_class, seed):
@@ -83,20 +87,17 @@ def test_the_untouched_engine_earns_nothing_whatever_the_seed(variant):
 
 
 def test_every_right_way_earns_everything_whatever_the_seed():
-    for name, right in lab3_subjects.right():
+    for name, right in subjects.right():
         got = {tuple(vector(right, seed)) for seed in SEEDS}
         assert got == {(4.0, 4.0, 3.0, 3.0)}, name
 
 
 def test_each_planted_variant_has_one_path_that_forgets_and_one_that_releases_twice():
     for variant in LAB.variants:
-        world = lab3.World(Local(engine(variant)), 24, 4)
+        make = lambda: World(Local(engine(variant)), 24, 4)  # noqa: B023, E731
         kinds = set()
-        for stories in lab3.STORIES.values():
-            for story in stories:
-                make = lambda: lab3.World(Local(engine(variant)), 24, 4)  # noqa: B023, E731
-                kinds |= {f.kind for f in lab3.findings(make, story.play, random.Random(1))}
-        assert world.found == []
+        for story in itertools.chain(*lab3.STORIES.values()):
+            kinds |= {f.kind for f in findings(make, story.play, random.Random(1))}
         assert "stranded" in kinds and "released_twice" in kinds, variant
 
 
@@ -104,9 +105,9 @@ def test_right_engines_pass_and_faulty_ones_fail_the_models_regression_test():
     namespace = {}
     exec(planting.plant(notebooks.source_cells(LAB.name)["lab3-regression"], None), namespace)
     test = namespace["test_cancellation"]
-    for _, right in lab3_subjects.right():
+    for _, right in subjects.right():
         test(bench()(right))
-    for name, (faulty, _) in lab3_subjects.faulty().items():
+    for name, (faulty, _) in subjects.faulty().items():
         with pytest.raises(Exception):  # noqa: B017  the pool's error is a failure too
             test(bench()(faulty))
             pytest.fail(name)
@@ -122,7 +123,7 @@ def bench():
 def run_public(notebook):
     """Run a notebook's code cells in order; {cell: error} of those that raise."""
     matplotlib.use("Agg")
-    namespace, errors = {"__name__": "autograder.scoring.lab3_subjects"}, {}
+    namespace, errors = {"__name__": "autograder.scoring.lab3.subjects"}, {}
     for each in notebook["cells"]:
         if each["cell_type"] == "code":
             try:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from autograder import notebooks, planting, release, scoring
-from autograder.bank.lab3 import cell, released, set_source
+from autograder.bank.base import cell, set_source
+from autograder.bank.lab3 import released
 from minserve.errors import ConfigError
 
 LAB = scoring.find("lab3")

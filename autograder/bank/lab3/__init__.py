@@ -6,89 +6,18 @@ notebook: the solution's or the untouched release's.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 from autograder import bank, planting
+from autograder.bank.base import Bank, Submission, cell, set_source
 from autograder.notebooks import source_cells
-from autograder.scoring.lab3_subjects import AT_CANCEL, LAB
+from autograder.scoring.lab3.subjects import AT_CANCEL, LAB
 
 FULL = (4.0, 4.0, 3.0, 3.0, 3.0)
 NONE = (0.0, 0.0, 0.0, 0.0, 0.0)
 REGRESSION_ONLY = (0.0, 0.0, 0.0, 0.0, 3.0)
 
-Notebook = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Submission:
-    """`files` maps names in the learner's folder to bytes, or to a link's target as text."""
-
-    name: str
-    files: Callable[[], dict[str, bytes | str]]
-    expected: tuple[float, ...] | None  # None: no score may exist
-    status: str = "graded"
-    through_nbgrader: bool = False
-    contains: str = ""  # words that must stand in the notes or feedback
-
-
-# -- making notebooks
-
-
-def released() -> Notebook:
-    from autograder.notebooks import LABS, path_in
-
-    return json.loads(path_in(LABS, LAB).read_text("utf-8"))
-
-
-def cell(notebook: Notebook, name: str) -> dict[str, Any]:
-    (found,) = [cell for cell in notebook["cells"] if cell["id"] == name]
-    return found
-
-
-def set_source(notebook: Notebook, name: str, source: str) -> Notebook:
-    cell(notebook, name)["source"] = source
-    return notebook
-
-
-def solved(engine: str | None = None) -> Notebook:
-    """The released notebook with the solution, or with another engine, filled in."""
-    notebook = released()
-    for name in ("lab3-engine", "lab3-regression"):
-        set_source(notebook, name, planting.plant(source_cells(LAB)[name], None))
-    if engine is not None:
-        set_source(notebook, "lab3-engine", engine)
-    return notebook
-
-
-def edited(*edits: tuple[str, str]) -> Notebook:
-    """The solved notebook with pieces of the engine replaced; each piece must stand there once."""
-    source = planting.plant(source_cells(LAB)["lab3-engine"], None)
-    for old, new in edits:
-        if source.count(old) != 1:
-            raise ValueError(f"the solution has changed: {old!r}")
-        source = source.replace(old, new)
-    return solved(source)
-
-
-def own_cell(notebook: Notebook, source: str, first: bool = True) -> Notebook:
-    """Add a cell of the learner's own, right after the imports or at the end."""
-    at = [c["id"] for c in notebook["cells"]].index("lab3-setup") + 1 if first else 10_000
-    made = {"cell_type": "code", "metadata": {}, "source": source, "outputs": []}
-    notebook["cells"].insert(at, made | {"execution_count": None, "id": f"own{len(source)}"})
-    return notebook
-
-
-def as_file(make: Callable[[], Notebook], name: str = f"{LAB}.ipynb") -> Callable[[], dict]:
-    return lambda: {name: json.dumps(make()).encode()}
-
-
-def row(
-    name: str, make: Callable[[], Notebook], expected: tuple[float, ...] | None, **more: Any
-) -> Submission:
-    return Submission(name, as_file(make), expected, **more)
+BANK = Bank(LAB, setup="lab3-setup", answers=("lab3-engine", "lab3-regression"))
+released, solved, edited = BANK.released, BANK.solved, BANK.edited
+own_cell, row = BANK.own_cell, BANK.row
 
 
 # -- right ways and the untouched release
@@ -300,7 +229,7 @@ WRONG = [
             solved(), "lab3-regression", "def test_cancellation(make_engine):\n    assert False"
         ),
         (4, 4, 3, 3, 0),
-        contains="correct engine",
+        contains="correct implementation",
     ),
     row(
         "partial: a test of the prompt's stage alone",

@@ -10,35 +10,27 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from autograder.bank.base import Notebook, Submission, append, as_file, cell, set_source
 from autograder.bank.lab3 import (
     AT_CANCEL,
+    BANK,
     FULL,
     LAB,
     NONE,
-    Notebook,
-    Submission,
-    as_file,
-    cell,
     edited,
     own_cell,
     released,
     row,
-    set_source,
     solved,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-NOTEBOOK = f"{LAB}.ipynb"
+NOTEBOOK = BANK.notebook_name
 
 
 def in_cancel(code: str) -> Notebook:
     """The right engine, with a line of mischief in `cancel`."""
     return edited((AT_CANCEL, f"        {code}\n{AT_CANCEL}"))
-
-
-def append(notebook: Notebook, name: str, text: str) -> Notebook:
-    source = "".join(cell(notebook, name)["source"])
-    return set_source(notebook, name, f"{source}\n{text}")
 
 
 def without_cell(name: str) -> Notebook:
@@ -342,7 +334,7 @@ HOSTILE = [
     ),
     Submission(
         "hostile: corrupt JSON",
-        lambda: {NOTEBOOK: as_file(solved)()[NOTEBOOK][:-200]},
+        lambda: {NOTEBOOK: as_file(solved, NOTEBOOK)()[NOTEBOOK][:-200]},
         None,
         "unreadable",
         contains="no readable notebook",
@@ -426,7 +418,7 @@ HOSTILE = [
     Submission(
         "hostile: modules that shadow the grader's",
         lambda: (
-            as_file(released)()
+            as_file(released, NOTEBOOK)()
             | {
                 name: b"raise SystemExit\n"
                 for name in (
@@ -450,7 +442,7 @@ HOSTILE = [
     ),
     Submission(
         "hostile: a link beside the notebook",
-        lambda: as_file(solved)() | {"secret.txt": "/etc/passwd"},
+        lambda: as_file(solved, NOTEBOOK)() | {"secret.txt": "/etc/passwd"},
         FULL,
         through_nbgrader=True,
     ),

@@ -1,8 +1,4 @@
-"""The engines that a learner's regression test meets: right ones and faulty ones.
-
-They run in the grader's process, behind the same proxies as everything else, so a test cannot
-tell them apart by reading them.
-"""
+"""The engines that a learner's regression test of lab 3 meets: right ones and faulty ones."""
 
 from __future__ import annotations
 
@@ -10,14 +6,13 @@ from functools import lru_cache
 from typing import Any
 
 from autograder import planting
-from autograder.harness import ChildMisbehaved, RemoteError
+from autograder.harness import RemoteError
 from autograder.notebooks import source_cells
+from autograder.scoring.regression import Interface
 from minserve.errors import ConfigError
 from minserve.kv.blocks import BlockPool
 
 LAB = "lab3_cancellation_leak"
-MAX_SUBJECTS = 200  # engines that one test may make
-MAX_CALLS = 10_000
 METHODS = {
     "engine": {
         "submit": ["request_id", "num_prompt_tokens", "max_tokens"],
@@ -97,54 +92,15 @@ def faulty() -> dict[str, tuple[type, str]]:
     return made
 
 
-class Host:
-    """Serves `make_engine` and the engines it makes to the learner's test."""
+def make_bench(engine_class: type, num_blocks: Any = None, block_size: Any = 4) -> dict[str, Any]:
+    """A fresh engine, its pool, and the events so far."""
+    for value in (num_blocks, block_size):
+        if type(value) is not int or not 1 <= value <= 4096:
+            raise RemoteError("ValueError", f"between 1 and 4096, not {str(value)[:40]}")
+    log: list[list[Any]] = []
+    pool = BlockPool(num_blocks, block_size)
+    engine = engine_class(pool, lambda *event: log.append(list(event)))
+    return {"engine": engine, "pool": pool, "events": lambda: [list(event) for event in log]}
 
-    def __init__(self, subject: type) -> None:
-        self._subject = subject
-        self._made: list[dict[str, Any]] = []
-        self._num_calls = 0
 
-    def serve(self, name: str, method: str, args: list[Any]) -> Any:
-        self._num_calls += 1
-        if self._num_calls > MAX_CALLS:
-            raise RemoteError("RuntimeError", f"a test may make {MAX_CALLS} calls")
-        if name == "make_engine":
-            return self._make(*args)
-        kind, _, number = name.partition(" ")
-        if not number.isdecimal() or int(number) >= len(self._made) or kind not in METHODS:
-            raise ChildMisbehaved(f"asked for {name[:40]!r}")
-        subject = self._made[int(number)][kind]
-        if method in PROPERTIES.get(kind, ()):
-            return getattr(subject, method)
-        if method not in METHODS[kind]:
-            raise ChildMisbehaved(f"asked for {kind}.{method[:40]}")
-        try:
-            return (subject if method == "__call__" else getattr(subject, method))(*args)
-        except Exception as error:  # whatever it is, the learner's test should see it
-            raise RemoteError(type(error).__name__, str(error)) from None
-
-    def _make(self, num_blocks: Any = None, block_size: Any = 4) -> list[dict[str, Any]]:
-        for value in (num_blocks, block_size):
-            if type(value) is not int or not 1 <= value <= 4096:
-                raise RemoteError("ValueError", f"between 1 and 4096, not {str(value)[:40]}")
-        if len(self._made) >= MAX_SUBJECTS:
-            raise RemoteError("RuntimeError", f"a test may make {MAX_SUBJECTS} engines")
-        log: list[list[Any]] = []
-        pool = BlockPool(num_blocks, block_size)
-        engine = self._subject(pool, lambda *event: log.append(list(event)))
-        number = len(self._made)
-        self._made.append(
-            {"engine": engine, "pool": pool, "events": lambda: [list(event) for event in log]}
-        )
-        return [
-            {
-                "remote": {
-                    "name": f"{kind} {number}",
-                    "methods": METHODS[kind],
-                    "properties": PROPERTIES.get(kind, []),
-                    "emptied": {},
-                }
-            }
-            for kind in ("engine", "pool", "events")
-        ]
+INTERFACE = Interface(MAKE, make_bench, METHODS, PROPERTIES)

@@ -1,0 +1,141 @@
+"""The learner's regression test: it must pass right implementations and fail faulty ones.
+
+All of them run in the grader's process, behind the same proxies as everything else, so a test
+cannot tell them apart by reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autograder.harness import ChildMisbehaved, Raised, RemoteError
+from autograder.scoring.base import CellScore, Open
+
+MAX_SUBJECTS = 200  # objects that one test may make
+MAX_CALLS = 10_000
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a test may use. `make(subject, *args)` checks `args` and returns the objects of one
+    fresh bench, by kind; it raises `RemoteError` for arguments that make no sense.
+
+    `methods` and `properties` say per kind what can be called and read, `maker` is the spec of the
+    remote function that the test is given.
+    """
+
+    maker: dict[str, Any]
+    make: Callable[..., dict[str, Any]]
+    methods: Mapping[str, Mapping[str, Sequence[str]]]
+    properties: Mapping[str, Sequence[str]]
+
+
+class Host:
+    """Serves the maker, and the objects that it makes, to the learner's test."""
+
+    def __init__(self, subject: Any, interface: Interface) -> None:
+        self._subject, self._interface = subject, interface
+        self._made: list[dict[str, Any]] = []
+        self._num_calls = 0
+
+    def serve(self, name: str, method: str, args: list[Any]) -> Any:
+        self._num_calls += 1
+        if self._num_calls > MAX_CALLS:
+            raise RemoteError("RuntimeError", f"a test may make {MAX_CALLS} calls")
+        if name == self._interface.maker["name"]:
+            return self._make(args)
+        kind, _, number = name.partition(" ")
+        methods, properties = self._interface.methods, self._interface.properties
+        if not number.isdecimal() or int(number) >= len(self._made) or kind not in methods:
+            raise ChildMisbehaved(f"asked for {name[:40]!r}")
+        subject = self._made[int(number)][kind]
+        if method in properties.get(kind, ()):
+            return getattr(subject, method)
+        if method not in methods[kind]:
+            raise ChildMisbehaved(f"asked for {kind}.{method[:40]}")
+        try:
+            return (subject if method == "__call__" else getattr(subject, method))(*args)
+        except RemoteError:
+            raise
+        except Exception as error:  # whatever it is, the learner's test should see it
+            raise RemoteError(type(error).__name__, str(error)) from None
+
+    def _make(self, args: list[Any]) -> list[dict[str, Any]]:
+        if len(self._made) >= MAX_SUBJECTS:
+            raise RemoteError("RuntimeError", f"a test may make {MAX_SUBJECTS} of them")
+        number = len(self._made)
+        self._made.append(self._interface.make(self._subject, *args))
+        return [
+            {
+                "remote": {
+                    "name": f"{kind} {number}",
+                    "methods": self._interface.methods[kind],
+                    "properties": list(self._interface.properties.get(kind, ())),
+                    "emptied": {},
+                }
+            }
+            for kind in self._made[number]
+        ]
+
+
+def score_test(
+    scored: CellScore,
+    open_child: Open,
+    function: str,
+    interface: Interface,
+    right: Sequence[tuple[str, Any]],
+    faulty: Mapping[str, tuple[Any, str]],
+    points_each: float = 1.0,
+) -> None:
+    """A right implementation that fails costs everything, a faulty one that passes `points_each`.
+
+    `right` are (name, subject); `faulty` maps a name to (subject, what it does in words).
+    """
+    for _, subject in right:
+        error = failure(open_child, function, interface, subject)
+        if error is not None:
+            scored.failed.append(REJECTS)
+            scored.feedback.append(
+                f"Seen: your test fails on a correct implementation: {error}, {error.place}.\n"
+                "  Rule: a test relies only on what the contract promises.\n"
+                "  Look at: every assert: does the text above the code promise this?"
+            )
+            return
+    for name, (subject, words) in faulty.items():
+        if failure(open_child, function, interface, subject) is None:
+            scored.failed.append(misses(name))
+            scored.costs[misses(name)] = points_each
+            scored.feedback.append(
+                f"Seen: your test passes on an implementation that {words}.\n"
+                "  Rule: a test is worth what it can catch.\n"
+                "  Look at: which situation would show it, and does your test play that one?"
+            )
+
+
+REJECTS = "rejects a right one"
+
+
+def misses(name: str) -> str:
+    """The kind of finding of a test that lets a faulty implementation pass."""
+    return f"misses {name}"
+
+
+def kinds_of(faulty: Sequence[str]) -> tuple[str, ...]:
+    """Every kind that costs points here, for `Lab.kinds`."""
+    return (*map(misses, faulty), REJECTS)
+
+
+def failure(open_child: Open, function: str, interface: Interface, subject: Any) -> Raised | None:
+    """How the learner's test fails on `subject`; None if it passes.
+
+    NOTE: a fresh child each time: a test that counts how often it was called would pass else.
+    """
+    host = Host(subject, interface)
+    with open_child() as session:
+        try:
+            session.test(function, [{"remote": interface.maker}], host.serve)
+        except Raised as error:
+            return error
+    return None
