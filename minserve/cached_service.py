@@ -1,7 +1,8 @@
 """A service that answers again what it has answered: identity -> cache -> admission -> engine.
 
-The exact cache is asked first, then, for the classes that allow it, the semantic one. Of several who ask the same at once, one is served by the engine and the others get its answer; if
-that one is cancelled or refused, the next is served. Whatever is not surely the same goes through.
+The exact cache is asked first, then, for the classes that allow it, the semantic one. Of several
+who ask the same at once, one is served by the engine and the others get its answer; if that one is
+cancelled or refused, the next is served. Whatever is not surely the same goes through.
 """
 
 from __future__ import annotations

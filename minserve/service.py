@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from minserve.client import LocalClient
 from minserve.events import Admitted, Event, Finished, TokenLogprob, TokensProduced
@@ -17,12 +18,16 @@ from minserve.output import Detokenizer
 from minserve.request import FinishReason, Request
 from minserve.scheduling.admission import NO_QUOTA, Admission, Admit, Defer, Quota, Refuse
 
+if TYPE_CHECKING:
+    from minserve.reuse.key import Wording
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
     """The prompt is being computed; `num_cached_tokens` of it were already.
 
-    `cache` says what the response cache made of it: `hit`, `shared`, `miss`; empty without one.
+    `cache` says what the response cache made of it: `hit`, `similar` (of another wording), `shared`
+    or `miss`; empty without one.
     """
 
     num_cached_tokens: int
@@ -84,8 +89,17 @@ class Service:
         self._choices: dict[str, _Choice] = {}
         client.engine.is_stopped = self._is_stopped
 
-    def submit(self, request: Request, listener: Listener, quota: Quota = NO_QUOTA) -> None:
-        """Serve `request`; `listener(output)` hears of it until each choice has `Ended`."""
+    def submit(
+        self,
+        request: Request,
+        listener: Listener,
+        quota: Quota = NO_QUOTA,
+        wording: Wording | None = None,
+    ) -> None:
+        """Serve `request`; `listener(output)` hears of it until each choice has `Ended`.
+
+        `wording` is for a cache in front; here it is of no use.
+        """
         if self.admission is None:
             return self._send(request, listener)
         loop = self.client.loop

@@ -36,6 +36,13 @@ def create(
     application: Annotated[
         str, typer.Option(help="What it is used by, for prefix scope `application`.")
     ] = "",
+    answer_class: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="May be given several times: a class of `minserve cache policy` that requests may "
+            "claim, which says who shares their answers; * is all."
+        ),
+    ] = None,
     max_concurrent: Annotated[
         int | None, typer.Option(min=1, help="Most unfinished requests of the tenant.")
     ] = None,
@@ -75,6 +82,7 @@ def create(
         workload_class,
         application,
         Quota(max_concurrent, tokens_per_s, max_priority),
+        tuple(answer_class or ()),
     )
     write_keys(file, [*(read_keys(file) if file.exists() else []), key])
     if json:
@@ -109,7 +117,10 @@ def list_keys(file: File, json: Json = False) -> None:
         )
     out().print(table)
     if json:
-        names = ("id", "tenant", "subject", "workload_class", "roles", "application")
+        names = (
+            ("id", "tenant", "subject", "workload_class", "roles", "application")
+            + ("answer_classes",)
+        )  # fmt: skip
         print_json({"keys": [{name: getattr(key, name) for name in names} for key in found]})
 
 

@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,6 @@ from minserve.errors import ConfigError
 if TYPE_CHECKING:
     from minserve.cached_service import CachedService
     from minserve.execution.torch_executor import TorchExecutor
-    from minserve.reuse.stores import Store
     from minserve.service import Service
     from minserve.serving.identity import ApiKey, KeyRing, Salts
     from minserve.serving.server import Limits, Server
@@ -69,6 +69,17 @@ def serve(
             "memory, sqlite:PATH, redis://HOST:PORT, or off."
         ),
     ] = "off",
+    semantic_cache: Annotated[
+        str,
+        typer.Option(
+            help="Answer other wordings of a question too, where its class allows that (see "
+            "`minserve cache policy`): default, minilm, or the folder of an embedder; or off."
+        ),
+    ] = "off",
+    semantic_examples: Annotated[
+        Path | None,
+        typer.Option(help="CSV of text and category: labelled questions for --semantic-cache."),
+    ] = None,
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "1MiB",
     request_timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 600.0,
     drain_timeout: Annotated[
@@ -121,6 +132,7 @@ def serve(
     engine = EngineSettings(
         model, policy, ordering, max_running, token_budget, kv_memory, num_blocks, max_model_len,
         dtype, device, prefix_scope != "off", served_name, step_cap / 1000, response_cache,
+        semantic_cache, semantic_examples,
     )  # fmt: skip
     began_s = time.perf_counter()
     salts = Salts() if prefix_scope == "off" else Salts(Scope(prefix_scope))
@@ -170,6 +182,8 @@ class EngineSettings:
     served_name: str | None = None
     step_cap_s: float = 0.1
     response_cache: str = "off"
+    semantic_cache: str = "off"
+    semantic_examples: Path | None = None
 
 
 def make_server(
@@ -189,7 +203,6 @@ def make_server(
     from minserve.execution.torch_executor import TorchExecutor, num_blocks_for
     from minserve.models.config import ModelConfig
     from minserve.models.registry import ALIASES, resolve
-    from minserve.reuse.stores import open_store
     from minserve.scheduling.admission import Admission
     from minserve.scheduling.batching import DynamicBatching, StaticBatching
     from minserve.scheduling.rates import Rates
@@ -215,7 +228,7 @@ def make_server(
     }
     if settings.policy not in policies:
         raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(policies)}")
-    store = open_store(settings.response_cache)
+    make_cache = _cache_maker(settings)
     rates = Rates()
     folder = resolve(settings.model)
     config = ModelConfig.from_folder(folder)
@@ -244,7 +257,7 @@ def make_server(
         )
         admission = Admission(engine.log, rates=rates)
         service = Service(LocalClient(engine, loop), tokenizer.detokenizer, admission)
-        return _with_cache(service, store, executor) if store else service
+        return make_cache(service, executor) if make_cache else service
 
     aliases = [alias for alias, name in ALIASES.items() if name == folder.name]
     names = [folder.name, *aliases, settings.model, str(folder)]
@@ -259,17 +272,39 @@ def make_server(
     return Server(served, make_service, keys, salts or Salts(), limits or Limits())
 
 
-def _with_cache(service: Service, store: Store, executor: TorchExecutor) -> CachedService:
+def _cache_maker(
+    settings: EngineSettings,
+) -> Callable[[Service, TorchExecutor], CachedService] | None:
+    """Puts the response caches that the settings ask for before a service."""
     from minserve.cached_service import CachedService
-    from minserve.northstar.caching import policy_table
+    from minserve.cli.bench_cache import make_embedder
+    from minserve.northstar import caching
+    from minserve.northstar.prompts import split_user
     from minserve.reuse.key import ModelTuple
     from minserve.reuse.response import ExactCache
+    from minserve.reuse.stores import open_store
 
-    # The fingerprint covers weights and tokenizer; prompts reach the cache as token ids.
-    model = ModelTuple(
-        executor.tokenizer.folder.name, executor.cache_namespace, precision=executor.dtype
-    )
-    return CachedService(service, ExactCache(store, policy_table()), model)
+    store = open_store(settings.response_cache)
+    if store is None:
+        if settings.semantic_cache != "off":
+            raise ConfigError(
+                "--semantic-cache without --response-cache",
+                "it finds answers in the response cache: add --response-cache memory",
+            )
+        return None
+    exact, semantic = ExactCache(store, caching.policy_table()), None
+    if settings.semantic_cache != "off":
+        file = settings.semantic_examples
+        examples = caching.read_examples(file) if file else None
+        semantic = caching.semantic_cache(exact, make_embedder(settings.semantic_cache), examples)
+
+    def make(service: Service, executor: TorchExecutor) -> CachedService:
+        # The fingerprint covers weights, tokenizer and chat template.
+        name = executor.tokenizer.folder.name
+        model = ModelTuple(name, executor.cache_namespace, precision=executor.dtype)
+        return CachedService(service, exact, model, semantic=semantic, split=split_user)
+
+    return make
 
 
 def _embeddings(name: str):
@@ -305,10 +340,17 @@ def _keys(path: Path | None, demo: bool) -> KeyRing | None:
 def _demo_keys() -> list[ApiKey]:
     """A key for each of Northstar's users, whose secrets are in data/northstar/demo_keys.json."""
     from minserve.northstar.corpus import load_corpus
-    from minserve.serving.identity import ApiKey
+    from minserve.serving.identity import ANY_CLASS, ApiKey
 
     return [
-        ApiKey(user.id, user.key_sha256, user.tenant, user.id, application="northstar")
+        ApiKey(
+            user.id,
+            user.key_sha256,
+            user.tenant,
+            user.id,
+            application="northstar",
+            answer_classes=(ANY_CLASS,),
+        )
         for user in load_corpus().users
     ]
 

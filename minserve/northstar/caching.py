@@ -33,7 +33,8 @@ from minserve.reuse.gate import (
 from minserve.reuse.guards import failed_guard
 from minserve.reuse.key import Decoding, Message, ModelTuple, Query
 from minserve.reuse.policy import PolicyTable
-from minserve.reuse.response import Source
+from minserve.reuse.response import ExactCache, Source
+from minserve.reuse.semantic import SemanticCache
 
 TARGET = 0.007
 """The estimated share of false hits that thresholds are calibrated to: below 1 % with some room."""
@@ -99,6 +100,21 @@ def intent_examples() -> tuple[list[str], list[str]]:
             texts.append(text)
             intents.append(fact["attribute"])
     return texts, intents
+
+
+def semantic_cache(
+    exact: ExactCache,
+    embedder: Embedder,
+    examples: tuple[list[str], list[str]] | None = None,
+    target: float = TARGET,
+) -> SemanticCache:
+    """A semantic cache whose gate is calibrated on `examples` (texts, intents), each judged by the
+    others. Without any: on `intent_examples`.
+    """
+    texts, intents = examples or intent_examples()
+    vectors = embedder.embed(texts)
+    thresholds = calibrate(cross_judge(vectors, intents), intents, target)
+    return SemanticCache(exact, embedder, Examples(vectors, intents), thresholds)
 
 
 # -- measuring a gate
@@ -200,9 +216,23 @@ def load_banking(file: Path | None = None) -> tuple[list[str], list[str]]:
     file = file or banking_file()
     if file is None:
         raise DataNotFound("Banking77 is not on this machine", f"name its folder in {BANKING}")
-    with file.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    return [row["text"] for row in rows], [row["category"] for row in rows]
+    return read_examples(file)
+
+
+def read_examples(file: Path) -> tuple[list[str], list[str]]:
+    """Texts and intents of a CSV file with the columns `text` and `category`, as Banking77's are.
+
+    Raises `DataNotFound`.
+    """
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        return [row["text"] for row in rows], [row["category"] for row in rows]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataNotFound(
+            f"cannot read labelled questions from {file}: {error}",
+            "give a CSV file with the columns text and category",
+        ) from None
 
 
 def halves(intents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -78,6 +78,18 @@ def render_user(evidence: Sequence[str], question: str) -> str:
     return f"Evidence:\n{lines}\nQuestion: {question}"
 
 
+def split_user(content: str) -> tuple[str, str]:
+    """The evidence and the question of what `render_user` made; other text is all question.
+
+    Both as they stand there, so that together they tell the content.
+    """
+    mark = "\nQuestion: "
+    if not content.startswith("Evidence:\n") or mark not in content:
+        return "", content
+    evidence, _, question = content.rpartition(mark)
+    return evidence + mark, question
+
+
 def as_messages(
     system: str,
     evidence: Sequence[str],

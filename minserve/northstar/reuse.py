@@ -23,12 +23,10 @@ from minserve.northstar.prompts import NOT_STATED, OWN_QUESTIONS, QUESTIONS, as_
 from minserve.northstar.questions import Question, history_of, is_qualified, load_questions
 from minserve.request import Identity, Request, SamplingParams
 from minserve.reuse.embedding import Embedder
-from minserve.reuse.gate import Examples, calibrate, cross_judge
 from minserve.reuse.invalidation import SourceChanged
 from minserve.reuse.key import ModelTuple, Query
 from minserve.reuse.policy import PolicyTable
 from minserve.reuse.response import Answer, ExactCache, Source
-from minserve.reuse.semantic import SemanticCache
 from minserve.reuse.stores import MemoryStore
 from minserve.routing.cascade import Cascade, Route, Routed
 
@@ -161,10 +159,7 @@ class ReuseReplay:
                 MemoryStore(), self.policies, sources_valid=self._is_current, beta=0.0
             )
         if how == "semantic cache":
-            texts, intents = caching.intent_examples()
-            vectors = self.embedder.embed(texts)
-            thresholds = calibrate(cross_judge(vectors, intents), intents, caching.TARGET)
-            semantic = SemanticCache(exact, self.embedder, Examples(vectors, intents), thresholds)
+            semantic = caching.semantic_cache(exact, self.embedder)
         column = Column()
         for ask in asks:
             if ask.version != self.version:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PUBLIC = ("/", "/health", "/ready", "/version")
 MAX_DEADLINE_MS = 86_400_000
+MAX_SOURCES = 64
 
 
 def create_app(server: Server, jobs: JobStore | None = None) -> FastAPI:
@@ -91,14 +92,29 @@ def _of_http(request: Request, error: HTTPException) -> JSONResponse:
 
 
 def _caller(request: Request) -> Caller:
-    """Raises `ApiError` for a deadline that is none."""
-    state, deadline = request.scope["state"], request.headers.get("x-deadline-ms")
-    if deadline is None:
-        return Caller(state["principal"], state["began_s"])
-    if not deadline.isascii() or not deadline.isdigit() or not 0 < int(deadline) <= MAX_DEADLINE_MS:
-        raise ApiError(400, f"x-deadline-ms must be 1 to {MAX_DEADLINE_MS}", param="x-deadline-ms")
-    deadline_s = state["began_s"] + int(deadline) / 1000
-    return Caller(state["principal"], state["began_s"], deadline_s)
+    """Raises `ApiError` for a deadline that is none, or a class that the key may not claim."""
+    state, headers = request.scope["state"], request.headers
+    principal, began_s = state["principal"], state["began_s"]
+    deadline_s = None
+    if (deadline := headers.get("x-deadline-ms")) is not None:
+        is_number = deadline.isascii() and deadline.isdigit()
+        if not is_number or not 0 < int(deadline) <= MAX_DEADLINE_MS:
+            why = f"x-deadline-ms must be 1 to {MAX_DEADLINE_MS}"
+            raise ApiError(400, why, param="x-deadline-ms")
+        deadline_s = began_s + int(deadline) / 1000
+    answer_class = headers.get("x-answer-class", "default")
+    if not principal.may_claim(answer_class):
+        raise ApiError(
+            403,
+            f"your key may not send requests of class {answer_class[:64]!r}",
+            param="x-answer-class",
+            code="answer_class_not_allowed",
+        )
+    listed = headers.get("x-sources", "").split(",")
+    sources = tuple(dict.fromkeys(filter(None, map(str.strip, listed))))
+    if len(sources) > MAX_SOURCES:
+        raise ApiError(400, f"x-sources names {len(sources)}, more than {MAX_SOURCES}")
+    return Caller(principal, began_s, deadline_s, answer_class, sources)
 
 
 def _add_generation(app: FastAPI, server: Server, jobs: JobStore | None) -> None:

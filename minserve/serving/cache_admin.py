@@ -28,7 +28,8 @@ def add_routes(app: FastAPI, server: Server) -> None:
 
     @app.get("/admin/cache")
     async def state(request: Request) -> dict[str, Any]:
-        cache = cached(request).cache
+        told = cached(request)
+        cache, semantic = told.cache, told.semantic
 
         def picture() -> dict[str, Any]:
             entries, num_bytes = cache.store.size()
@@ -36,6 +37,16 @@ def add_routes(app: FastAPI, server: Server) -> None:
                 "entries": entries,
                 "bytes": num_bytes,
                 "outcomes": {f"{name} {what}": n for (name, what), n in cache.outcomes.items()},
+                "lookups": [
+                    {"cache": kind, "answer_class": name, "outcome": what, "count": n}
+                    for (kind, name, what), n in sorted(told.outcomes.items())
+                ],
+                "semantic": semantic
+                and {
+                    "threshold": semantic.thresholds.pooled,
+                    "stricter": semantic.thresholds.by_intent,
+                    "questions": semantic.num_questions,
+                },
                 "stale_hits": cache.num_stale_hits,
                 "incidents": [
                     asdict(incident) | {"event": to_dict(incident.event)}

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from minserve.errors import ConfigError, InvalidRequest
 from minserve.output import Detokenizer
 from minserve.request import Request, SamplingParams, WorkloadClass
+from minserve.reuse import key as cache_key
 from minserve.serving.errors import ApiError, invalid, of_minserve
 from minserve.serving.identity import Principal, Quota, Salts
 from minserve.serving.protocol import ChatRequest, CompletionRequest, Message, TokenizeRequest
@@ -85,15 +86,21 @@ class Call:
     is_stream: bool
     include_usage: bool
     continuous_usage: bool
+    wording: cache_key.Wording
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, when on the engine's clock, and by when an answer is of use."""
+    """Who calls, when on the engine's clock, and by when an answer is of use.
+
+    `answer_class` and `sources` are for caches; see `minserve.reuse.key.Wording`.
+    """
 
     principal: Principal
     arrival_s: float
     deadline_s: float | None = None
+    answer_class: str = "default"
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,10 @@ class CallMaker:
             limit = max(1, min(room, self.default_max_tokens))
         else:
             limit = body.limit
-        return self._call(body, [prompt], limit, caller, ChatShape, "chatcmpl", "messages")
+        turns = tuple(cache_key.Message(m.role, m.content) for m in body.messages)
+        return self._call(
+            body, [prompt], limit, caller, ChatShape, "chatcmpl", "messages", turns=turns
+        )
 
     async def completion(self, body: CompletionRequest, caller: Caller) -> Call:
         """Raises `ApiError` if the body cannot be served."""
@@ -185,6 +195,7 @@ class CallMaker:
         prefix: str,
         param: str,
         echoes: list[str] | None = None,
+        turns: tuple[cache_key.Message, ...] = (),
     ) -> Call:
         for prompt in prompts:
             self._check_length(prompt, limit, param)
@@ -221,6 +232,7 @@ class CallMaker:
             bool(body.stream),
             bool(options and options.include_usage),
             bool(options and options.continuous_usage_stats),
+            cache_key.Wording(caller.answer_class, turns, caller.sources),
         )
 
     def _check_length(self, prompt: list[int], limit: int, param: str) -> None:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from minserve.cached_service import CachedService
 from minserve.clock import EventLoop, WallClock
@@ -14,6 +14,9 @@ from minserve.errors import ExecutorFailed
 from minserve.request import FinishReason, Request
 from minserve.scheduling.admission import NO_QUOTA, Quota
 from minserve.service import Ended, Listener, Service
+
+if TYPE_CHECKING:
+    from minserve.reuse.key import Wording
 
 log = logging.getLogger("minserve.engine")
 T = TypeVar("T")
@@ -53,11 +56,17 @@ class EngineThread:
         """Seconds on the engine's clock."""
         return self.loop.clock.now_s()
 
-    def submit(self, request: Request, listener: Listener, quota: Quota = NO_QUOTA) -> None:
+    def submit(
+        self,
+        request: Request,
+        listener: Listener,
+        quota: Quota = NO_QUOTA,
+        wording: Wording | None = None,
+    ) -> None:
         """See `Service.submit`. Raises `ExecutorFailed` if the engine is dead."""
         if self.failure is not None:
             raise ExecutorFailed(f"the engine has stopped: {self.failure}", "restart the server")
-        self.loop.post(lambda: self._submit(request, listener, quota))
+        self.loop.post(lambda: self._submit(request, listener, quota, wording))
 
     def cancel(self, request_id: str) -> None:
         """See `Service.cancel`. It takes effect before the next step begins."""
@@ -78,9 +87,11 @@ class EngineThread:
         self.loop.post(call)
         return answer
 
-    def _submit(self, request: Request, listener: Listener, quota: Quota) -> None:
+    def _submit(
+        self, request: Request, listener: Listener, quota: Quota, wording: Wording | None
+    ) -> None:
         try:
-            self.service.submit(request, listener, quota)
+            self.service.submit(request, listener, quota, wording)
         except Exception as error:  # one request's trouble is not everybody's
             log.exception("request %s could not be submitted", request.id)
             listener(Ended(0, FinishReason.ERROR, f"{type(error).__name__}: {error}"))

@@ -28,6 +28,8 @@ log = logging.getLogger("minserve.identity")
 
 OPERATOR = "operator"
 """The role that may read /metrics and everybody's traces."""
+ANY_CLASS = "*"
+"""Among a key's answer classes: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Principal:
     """Who a request is from, as far as the server's own records say.
 
     `application` names what the key is used by, for the isolation scope of that name.
+    `answer_classes` are those that its requests may claim to be of, for the response cache.
     """
 
     identity: Identity
@@ -55,10 +58,15 @@ class Principal:
     quota: Quota = Quota()
     application: str = ""
     key_id: str = ""
+    answer_classes: tuple[str, ...] = ()
 
     @property
     def is_operator(self) -> bool:
         return OPERATOR in self.identity.roles
+
+    def may_claim(self, answer_class: str) -> bool:
+        """Whether its requests may be of that class: a class says who shares their answers."""
+        return bool({answer_class, ANY_CLASS} & {"default", *self.answer_classes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +81,25 @@ class ApiKey:
     workload_class: WorkloadClass = WorkloadClass.STANDARD
     application: str = ""
     quota: Quota = field(default_factory=Quota)
+    answer_classes: tuple[str, ...] = ()
 
     @property
     def principal(self) -> Principal:
         """Whom the key stands for."""
         identity = Identity(self.tenant, self.subject, frozenset(self.roles))
-        return Principal(identity, self.workload_class, self.quota, self.application, self.id)
+        return Principal(
+            identity,
+            self.workload_class,
+            self.quota,
+            self.application,
+            self.id,
+            self.answer_classes,
+        )
 
 
-OPEN = Principal(Identity("open", "anyone", frozenset({OPERATOR})), key_id="open")
+OPEN = Principal(
+    Identity("open", "anyone", frozenset({OPERATOR})), key_id="open", answer_classes=(ANY_CLASS,)
+)
 """Everybody, on a server without keys. Such a server listens on loopback only."""
 
 
@@ -190,8 +208,9 @@ def _key(record: dict[str, Any]) -> ApiKey:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
             raise ValueError(f"key {record.get('id')!r}: quota {name} is {limit!r}, not a number")
     roles = tuple(record.pop("roles", ()))
+    classes = tuple(record.pop("answer_classes", ()))
     kind = WorkloadClass(record.pop("workload_class", WorkloadClass.STANDARD))
-    key = ApiKey(**record, roles=roles, workload_class=kind, quota=quota)
+    key = ApiKey(**record, roles=roles, workload_class=kind, quota=quota, answer_classes=classes)
     for name in ("id", "tenant", "subject"):
         if not isinstance(getattr(key, name), str) or not getattr(key, name):
             raise ValueError(f"key {key.id!r} has no {name}")

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from minserve.cached_service import CachedService
 from minserve.engine import Engine
 from minserve.events import Admitted, Event, Preempted, StepEnded, StepStarted, TokensProduced
 from minserve.request import Request, WorkloadClass
@@ -56,6 +57,7 @@ class Metrics:
         model_name: str,
         now_s: Callable[[], float],
         admission: Admission | None = None,
+        cached: CachedService | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._traces = traces
@@ -65,7 +67,7 @@ class Metrics:
         self._make_steps()
         self._make_doors()
         self.model_load_s = self._gauge("minserve_model_load_seconds", "Loading the model.")
-        self.registry.register(_Now(engine, admission, model_name, now_s))
+        self.registry.register(_Now(engine, admission, model_name, now_s, cached))
         if admission:
             admission.on_decision = self.note_decision
 
@@ -262,9 +264,11 @@ class _Now(Collector):
         admission: Admission | None,
         model_name: str,
         now_s: Callable[[], float],
+        cached: CachedService | None,
     ) -> None:
         self._engine = engine
         self._now_s = now_s
+        self._cached = cached
         self._admission = admission
         self._model = model_name
 
@@ -293,6 +297,7 @@ class _Now(Collector):
         )
         yield from self._prefix_cache()
         yield from self._admissions()
+        yield from self._reuse()
         if RAPL.exists() and (joules := _joules()) is not None:
             yield self._count("minserve_energy_joules", "Energy of the CPU package (RAPL).", joules)
 
@@ -335,6 +340,22 @@ class _Now(Collector):
         )
         yield self._one(
             "minserve_decode_step_seconds", "A step of decodes alone.", rates.decode_step_s
+        )
+
+    def _reuse(self) -> Iterable[CounterMetricFamily]:
+        lookups = CounterMetricFamily(
+            "minserve_response_cache_lookups",
+            "What look-ups came to: hit, miss, shared, or which check refused.",
+            labels=["model_name", "cache", "answer_class", "outcome"],
+        )
+        outcomes = tuple(self._cached.outcomes.items()) if self._cached else ()
+        for (kind, name, what), count in outcomes:
+            lookups.add_metric([self._model, kind, name, what], count)
+        yield lookups
+        yield self._count(
+            "minserve_response_cache_stale_hits",
+            "Hits that a late event showed to have been stale.",
+            self._cached.cache.num_stale_hits if self._cached else 0,
         )
 
     def _one(self, name: str, text: str, value: float) -> GaugeMetricFamily:

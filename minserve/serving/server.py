@@ -131,7 +131,7 @@ class Server:
                 first = index * num_choices
                 listener = partial(self._mailbox.put, call.stream, first)
                 self.watch.traces.expect(request, self.engine.now_s())
-                self.engine.submit(request, listener, call.quota)
+                self.engine.submit(request, listener, call.quota, call.wording)
         except ExecutorFailed as error:
             raise _dead(str(error)) from None
 

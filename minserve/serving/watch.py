@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
+from minserve.cached_service import CachedService
 from minserve.events import Event
 from minserve.serving import live
 from minserve.serving.errors import ApiError
@@ -33,11 +34,14 @@ PAGE_HEADERS = {
 class Watch:
     """One listener for the engine's log: traces first, because the metrics read them."""
 
-    def __init__(self, service: Service, model_name: str) -> None:
+    def __init__(self, service: Service | CachedService, model_name: str) -> None:
         engine, clock = service.client.engine, service.client.loop.clock
         self._export = Exporter.if_installed()
         self.traces = Traces(on_finished=self._finished)
-        self.metrics = Metrics(engine, self.traces, model_name, clock.now_s, service.admission)
+        cached = service if isinstance(service, CachedService) else None
+        self.metrics = Metrics(
+            engine, self.traces, model_name, clock.now_s, service.admission, cached
+        )
         self.live = live.Live(engine, model_name, service.admission)
         engine.log.listen(self._note)
 
