@@ -68,6 +68,7 @@ _REFERENCE = "minserve.learn.reference:"
 _POLICIES = "minserve.learn.policies:"
 _ENGINE = "minserve.learn.parts_of_engine:"
 _LOAD = "minserve.learn.parts_of_load:"
+_ADMISSIONS = "minserve.learn.admissions:"
 _PREFIX = "minserve.learn.prefix:"
 SLOTS: dict[str, Slot] = {
     slot.name: slot
@@ -123,6 +124,28 @@ SLOTS: dict[str, Slot] = {
         ),
         _function("cache_salt", 4, "who may share a prefix, from server-side identity", _PREFIX),
         _function("open_loop", 6, "a sender that a stalled server cannot deceive", _LOAD),
+        Slot(
+            "admission",
+            6,
+            "who is let in, and when the others may return",
+            _ADMISSIONS + "AdmissionByTokens",
+            _ADMISSIONS + "AdmissionAnswers",
+        ),
+        Slot(
+            "job_lease",
+            6,
+            "claim, renew, complete and fail a job, under a fencing token",
+            "minserve.learn.leases:JobLease",
+            "minserve.learn.leases:JobLeasePart",
+        ),
+        Slot(
+            "overload_ladder",
+            6,
+            "what is given up under load: up at once, down slowly",
+            _ADMISSIONS + "OverloadLadder",
+            _ADMISSIONS + "LadderAnswers",
+            is_stretch=True,
+        ),
     )
 }
 

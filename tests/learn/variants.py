@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import variants_admission
 import variants_engine
+import variants_jobs
 import variants_load
 import variants_prefix
 
@@ -582,3 +584,5 @@ WRONG = {
 
 RIGHT |= variants_engine.RIGHT | variants_load.RIGHT | variants_prefix.RIGHT
 WRONG |= variants_engine.WRONG | variants_load.WRONG | variants_prefix.WRONG
+RIGHT |= variants_admission.RIGHT | variants_jobs.RIGHT
+WRONG |= variants_admission.WRONG | variants_jobs.WRONG
