@@ -70,6 +70,7 @@ _ENGINE = "minserve.learn.parts_of_engine:"
 _LOAD = "minserve.learn.parts_of_load:"
 _ADMISSIONS = "minserve.learn.admissions:"
 _PREFIX = "minserve.learn.prefix:"
+_REUSE = "minserve.learn.parts_of_reuse:"
 SLOTS: dict[str, Slot] = {
     slot.name: slot
     for slot in (
@@ -123,6 +124,15 @@ SLOTS: dict[str, Slot] = {
             _PREFIX + "PrefixCachePart",
         ),
         _function("cache_salt", 4, "who may share a prefix, from server-side identity", _PREFIX),
+        _function("cache_key", 5, "names the answer to a request, safely", _REUSE),
+        Slot(
+            "response_cache",
+            5,
+            "keeps answers while they are right: get, put, invalidate",
+            _REUSE + "TaggedCache",
+            _REUSE + "ResponseCachePart",
+        ),
+        _function("semantic_gate", 5, "whether another question's answer will do", _REUSE),
         _function("open_loop", 6, "a sender that a stalled server cannot deceive", _LOAD),
         Slot(
             "admission",

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol
 
 Guard = Callable[[str, str], bool]
 
@@ -255,35 +254,6 @@ GUARDS: dict[str, Guard] = {
     "act": same_act,
     "swap": no_swap,
 }
-
-
-class SemanticGate(Protocol):
-    """Decides whether the answer to `stored` may be given to `asked`, on their cosine and words.
-
-    `allows(asked, stored, cosine)` is True only if nothing speaks against it. Never raises.
-    """
-
-    def allows(self, asked: str, stored: str, cosine: float) -> bool: ...
-
-
-class GuardedGate:
-    """Every guard, a least cosine, and a check of the caller's own that must say True.
-
-    Simpler than what the cache does, which judges intents by labelled examples (`gate.py`).
-    """
-
-    def __init__(
-        self, verify: Callable[[str, str], bool] = lambda asked, stored: True, least: float = 0.8
-    ) -> None:
-        self._verify, self._least = verify, least
-
-    def allows(self, asked: str, stored: str, cosine: float) -> bool:
-        if not words(asked) or not cosine >= self._least or failed_guard(asked, stored):
-            return False
-        try:
-            return self._verify(asked, stored) is True
-        except Exception:  # a check that could not be made has not been passed
-            return False
 
 
 def failed_guard(asked: str, stored: str) -> str | None:

@@ -7,6 +7,7 @@ import variants_engine
 import variants_jobs
 import variants_load
 import variants_prefix
+import variants_reuse
 
 # -- right parts, written differently
 
@@ -583,6 +584,8 @@ WRONG = {
 }
 
 RIGHT |= variants_engine.RIGHT | variants_load.RIGHT | variants_prefix.RIGHT
+RIGHT |= variants_reuse.RIGHT
 WRONG |= variants_engine.WRONG | variants_load.WRONG | variants_prefix.WRONG
+WRONG |= variants_reuse.WRONG
 RIGHT |= variants_admission.RIGHT | variants_jobs.RIGHT
 WRONG |= variants_admission.WRONG | variants_jobs.WRONG

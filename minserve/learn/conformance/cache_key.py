@@ -5,10 +5,9 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any
 from unittest import mock
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
 from minserve.request import Identity
 from minserve.reuse.key import Decoding, Message, ModelTuple, Query, Scope
 
@@ -22,7 +21,7 @@ PLAIN = Query(
     decoding=Decoding(temperature=0.0, max_tokens=16),
     tools=[{"name": "find", "limit": 1}],
 )
-_STEP = "of"
+WHO, WHAT, SPELLING = "who", "what", "spelling"
 RULES: list[Rule] = []
 
 
@@ -56,12 +55,9 @@ def variants() -> list[tuple[str, Query]]:
     return made
 
 
-def _rule(invariant: str, hint: str) -> Callable[[Callable], Callable]:
+def _rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
     def add(check: Callable[[Callable[[Query], str]], None]) -> Callable:
-        def run(make: Callable[[], Any]) -> None:
-            check(make().of)
-
-        RULES.append(Rule(check.__name__.lstrip("_"), _STEP, invariant, hint, run))
+        RULES.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, check))
         return check
 
     return add
@@ -77,21 +73,29 @@ def _agree(of: Callable, one: Query, other: Query, why: str, example: list[str])
         raise BrokenRule(f"{why}, and yet they have two keys", example)
 
 
-@_rule("A key is text, and the same request has the same key.", "Return a hexadecimal digest.")
+@_rule(WHO, "A key is text, and the same request has the same key.", "Return a hexadecimal digest.")
 def _same_request_same_key(of) -> None:
     key = of(PLAIN)
     if not isinstance(key, str) or not key:
-        raise BrokenRule(f"a key is some text; this is {key!r}", ["CacheKey().of(query)"])
-    _agree(of, PLAIN, asking("What is the refund window?"), "these requests are equal", ["of(a)"])
+        raise BrokenRule(f"a key is some text; this is {returned(key)}", ["cache_key(query)"])
+    _agree(
+        of,
+        PLAIN,
+        asking("What is the refund window?"),
+        "these requests are equal",
+        ["cache_key(query), twice"],
+    )
 
 
-@_rule("Another tenant's answer is never found.", "The tenant is part of the key.")
+@_rule(WHO, "Another tenant's answer is never found.", "The tenant is part of the key.")
 def _tenants_are_separate(of) -> None:
     other = replace(PLAIN, identity=Identity("marlow", "anna"))
     _differ(of, PLAIN, other, "two tenants ask", ["tenant 'alder'", "tenant 'marlow'"])
 
 
-@_rule("The scope says who shares an answer.", "PUBLIC: all; TENANT: a tenant; SUBJECT: one user.")
+@_rule(
+    WHO, "The scope says who shares an answer.", "PUBLIC: all; TENANT: a tenant; SUBJECT: one user."
+)
 def _scope_says_who_shares(of) -> None:
     bob = Identity("alder", "bob")
     for scope, who, shares in (
@@ -113,13 +117,17 @@ def _scope_says_who_shares(of) -> None:
     _differ(of, PLAIN, admin, "an admin may be told more", ["no roles", "roles {'admin'}"])
 
 
-@_rule("Every field that an answer depends on separates.", "Which field have you left out?")
+@_rule(WHAT, "Every field that an answer depends on separates.", "Which field have you left out?")
 def _every_field_separates(of) -> None:
     for name, other in variants():
         _differ(of, PLAIN, other, f"{name} differs", [f"PLAIN with another {name}"])
 
 
-@_rule("No text can slide from one field into the next.", "Name the fields; do not join with '|'.")
+@_rule(
+    WHAT,
+    "No text can slide from one field into the next.",
+    "Name the fields; do not join with '|'.",
+)
 def _fields_do_not_slide(of) -> None:
     for a, b in ((("ab", "c"), ("a", "bc")), (("a|b", "c"), ("a", "b|c")), (("a", ""), ("", "a"))):
         one, other = (replace(PLAIN, policy_version=x, corpus_snapshot=y) for x, y in (a, b))
@@ -129,7 +137,11 @@ def _fields_do_not_slide(of) -> None:
     _differ(of, first, second, "two messages are not one", ["'a', 'b'", "'a\\nb'"])
 
 
-@_rule("An omitted value is no value, and 1 is not '1'.", "Keep types: JSON does, str() does not.")
+@_rule(
+    WHAT,
+    "An omitted value is no value, and 1 is not '1'.",
+    "Keep types: JSON does, str() does not.",
+)
 def _types_count(of) -> None:
     def warm(value):
         return replace(PLAIN, decoding=replace(PLAIN.decoding, temperature=value))
@@ -143,13 +155,21 @@ def _types_count(of) -> None:
         _differ(of, one, other, "the tools differ", [repr(x), repr(y)])
 
 
-@_rule("Equal text in NFC is equal.", "unicodedata.normalize('NFC', text) on message contents.")
+@_rule(
+    SPELLING,
+    "Equal text in NFC is equal.",
+    "unicodedata.normalize('NFC', text) on message contents.",
+)
 def _nfc_is_one_spelling(of) -> None:
     one, other = asking("caf\u00e9"), asking("cafe\u0301")
     _agree(of, one, other, "one text, spelt in two ways", ["'caf\\u00e9'", "'cafe\\u0301'"])
 
 
-@_rule("Nothing else is normalised.", "No NFKC, no lower(), no strip(), no collapsing of spaces.")
+@_rule(
+    SPELLING,
+    "Nothing else is normalised.",
+    "No NFKC, no lower(), no strip(), no collapsing of spaces.",
+)
 def _different_questions_stay_apart(of) -> None:
     for a, b in (
         ("x²", "x2"),
@@ -161,14 +181,14 @@ def _different_questions_stay_apart(of) -> None:
         _differ(of, asking(a), asking(b), "the questions differ", [repr(a), repr(b)])
 
 
-@_rule("The order of names in JSON means nothing.", "sort_keys=True, or RFC 8785.")
+@_rule(SPELLING, "The order of names in JSON means nothing.", "sort_keys=True, or RFC 8785.")
 def _json_order_means_nothing(of) -> None:
     one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
     why = "the tools are equal"
     _agree(of, replace(PLAIN, tools=one), replace(PLAIN, tools=other), why, [f"{one}", f"{other}"])
 
 
-@_rule("The key is the same in every process.", "hash() differs by process: use hashlib.")
+@_rule(SPELLING, "The key is the same in every process.", "hash() differs by process: use hashlib.")
 def _same_in_every_process(of) -> None:
     before = of(PLAIN)
     with mock.patch.object(builtins, "hash", lambda value: 7):
@@ -179,25 +199,51 @@ def _same_in_every_process(of) -> None:
 
 SUITE = Suite(
     "cache_key",
-    (_STEP,),
+    (WHO, WHAT, SPELLING),
     tuple(RULES),
     {
-        _STEP: Ladder(
+        WHO: Ladder(
             drawing="""\
-who asks        {scope, tenant, roles, subject}   as far as the scope says
-what is asked   [{role, content}, ...]            content in NFC, nothing else
-by what         {model: {...}, decoding: {...}}
-resting on      {prompt, policy, corpus, tools, locale}
-                    |
-                canonical JSON  ->  SHA-256  ->  hex""",
+scope      who finds the answer                 so the key holds
+public     everybody                            nobody's name
+tenant     users of the tenant, same roles      tenant, roles
+subject    its asker alone                      tenant, roles, subject""",
             pseudocode="""\
-form = every field of query, by name
-contents in NFC
-replace identity by {scope, tenant + roles unless public, subject if subject}
-sha256(json.dumps(form, sort_keys=True, separators=(',', ':')))""",
+form = asdict(query)
+identity = form.pop("identity")        the scope itself stays in the form
+unless public: form["tenant"], form["roles"] (sorted) from identity
+if subject:    form["subject"] too
+return sha256(json.dumps(form, sort_keys=True)).hexdigest()""",
+            near_miss="""\
+- form["tenant"] = identity["tenant"]
++ form["tenant"] = identity["tenant"]
++ form["roles"] = sorted(identity["roles"])        an admin may be told more""",
+        ),
+        WHAT: Ladder(
+            drawing="""\
+what is asked   [{role, content, extra}, ...], tools
+by what         {model: {...}, decoding: {...}}
+resting on      {prompt, policy, corpus, tool state, locale}
+                    |
+                named fields in JSON  ->  SHA-256  ->  hex""",
+            pseudocode="""\
+form = every field of the query, by its name, with its type
+never a list of fields that you chose: the next field is then forgotten""",
             near_miss="""\
 - "|".join(str(value) for value in fields)
 + json.dumps({name: value for each field}, sort_keys=True)""",
-        )
+        ),
+        SPELLING: Ladder(
+            drawing="""\
+"caf\u00e9"  and  "cafe\u0301"     one text in two spellings      one key
+"x²"    and  "x2"          two texts                      two keys
+{a, b}  and  {b, a}        one JSON object                one key""",
+            pseudocode="""\
+for each message: content = unicodedata.normalize("NFC", content)
+json.dumps(..., sort_keys=True); hashlib, never hash()""",
+            near_miss="""\
+- content = unicodedata.normalize("NFKC", content).lower().strip()
++ content = unicodedata.normalize("NFC", content)""",
+        ),
     },
 )

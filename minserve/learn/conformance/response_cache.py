@@ -1,6 +1,7 @@
 """The rules of a response cache: what it must never serve, and what it must still find.
 
-A candidate is called with a `PolicyTable`, and gives a `minserve.reuse.response.ResponseCache`.
+A candidate is called with a `PolicyTable` and a function that names requests, and gives a
+`minserve.learn.parts_of_reuse.ResponseCachePart`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from minserve.reuse.invalidation import (
     SourceChanged,
     TemplateChanged,
 )
-from minserve.reuse.key import Decoding, Query, Scope
+from minserve.reuse.key import CanonicalKey, Decoding, NotCacheable, Query, Scope
 from minserve.reuse.policy import ClassPolicy, PolicyTable
 from minserve.reuse.response import Answer, Source
 
@@ -40,15 +41,21 @@ ANSWER = Answer("34 days", sources=(Source("faq/1", "v1"),), compute_s=0.0)
 HELP = replace(PLAIN, answer_class="help", scope=Scope.PUBLIC)
 OWN = replace(PLAIN, answer_class="own", scope=Scope.SUBJECT)
 RULES: list[Rule] = []
+Make = Callable[[PolicyTable, Callable[[Query], str]], Any]
 GET, PUT, INVALIDATE = "get", "put", "invalidate"
 
 
 class Tried:
     """A cache under test. Writes every call down, for the counterexample."""
 
-    def __init__(self, make: Callable[[PolicyTable], Any]) -> None:
-        self.cache = make(POLICIES)
+    def __init__(self, make: Make) -> None:
+        self.make = make
         self.lines: list[str] = []
+        self.begin(CanonicalKey().of)
+
+    def begin(self, key: Callable[[Query], str]) -> None:
+        """An empty cache that names requests by `key`."""
+        self.cache = self.make(POLICIES, key)
 
     def put(
         self, query: Query = PLAIN, answer: Answer = ANSWER, now_s=0.0, since=None, told=""
@@ -86,7 +93,7 @@ def _named(query: Query) -> str:
 
 def _rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
     def add(check: Callable[[Tried], None]) -> Callable:
-        def run(make: Callable[[PolicyTable], Any]) -> None:
+        def run(make: Make) -> None:
             check(Tried(make))
 
         RULES.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, run))
@@ -115,15 +122,18 @@ def _tenants_are_apart(cache: Tried) -> None:
     cache.finds(OWN, text="Anna owes 5 EUR")
     cache.put(HELP, replace(ANSWER, text="Press the button"))
     cache.finds(replace(HELP, identity=MIA), text="Press the button")
+    cache.lines = ["a key that forgets who asks: key = lambda query: query.question"]
+    cache.begin(lambda query: query.question)
+    cache.put()
+    cache.misses(replace(PLAIN, identity=MIA), why="another tenant asks the same")
 
 
 @_rule(GET, "An answer is served until it is as old as its class allows.", "now_s - created_s.")
 def _freshness_ends(cache: Tried) -> None:
     cache.put(now_s=10.0)
-    cache.finds(now_s=10.0)
-    cache.finds(now_s=10.0 + FRESH_S - 0.01)
     cache.misses(now_s=10.0 + FRESH_S, why=f"it is {FRESH_S:g} s old")
-    cache.misses(now_s=10.0 + FRESH_S - 1, why="it has expired once")
+    cache.put(now_s=10.0)
+    cache.finds(now_s=10.0 + FRESH_S - 0.01)
 
 
 @_rule(GET, "Being served does not make an answer live longer.", "get writes no time.")
@@ -171,12 +181,20 @@ def _newest_wins(cache: Tried) -> None:
     cache.finds(now_s=FRESH_S + 1, text="58 days")
 
 
-@_rule(PUT, "What has no key is not cached, and does no harm.", "Catch NotCacheable.")
+@_rule(
+    PUT,
+    "What has no key is not cached, and does no harm.",
+    "`key(query)` may raise: catch it, and keep out.",
+)
 def _what_has_no_key_is_a_miss(cache: Tried) -> None:
     for query in (replace(PLAIN, tools={"a": float("nan")}), asking("\ud800")):
-        if cache.put(query):
-            cache.fail("put returns True for a request without a canonical form")
-        cache.misses(query, why="it cannot have been stored")
+        try:
+            if cache.put(query):
+                cache.fail("put returns True for a request without a canonical form")
+            cache.misses(query, why="it cannot have been stored")
+        except NotCacheable:
+            what = cache.lines[-1].split("(")[0]
+            cache.fail(f"key(query) raises NotCacheable, and so does {what}: keep out instead")
 
 
 @_rule(INVALIDATE, "An event removes what rests on it, and no more.", "Keep tags with each entry.")
@@ -240,12 +258,12 @@ query -> policy of its class -> partition (who asks) -> key -> entry
           no: a miss              never looked up elsewhere    as old as allowed: a miss""",
             pseudocode="""\
 if not policies[query.answer_class].allows(query): return None
-entry = entries.get((partition_of(query), key_of(query)))
+entry = entries.get((partition_of(query), key(query)))
 if entry is None or now_s - entry.created_s >= freshness_s: forget it; return None
 return entry.answer""",
             near_miss="""\
-- entry = entries.get(key_of(query))
-+ entry = entries.get((partition_of(query), key_of(query)))""",
+- entry = entries.get(key(query))
++ entry = entries.get((partition_of(query), key(query)))""",
         ),
         PUT: Ladder(
             drawing="answer -> complete? -> class allows? -> no event since? -> stored",
@@ -253,8 +271,8 @@ return entry.answer""",
 if answer.finish_reason != 'stop' or answer.is_fallback or not answer.text.strip(): return False
 if not policies[query.answer_class].allows(query): return False""",
             near_miss="""\
-- if answer.finish_reason != 'error':
-+ if answer.finish_reason == 'stop':""",
+- if answer.finish_reason == 'error': return False
++ if answer.finish_reason != 'stop': return False""",
         ),
         INVALIDATE: Ladder(
             drawing="""\
