@@ -223,11 +223,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A claim on a job: the right to change it for as long as `token` is its latest."""
+    """A claim on a job: the right to change it for as long as `token` is its latest.
+
+    `is_ahead`: it waits for its turn with its worker, and does not count as an attempt yet.
+    """
 
     job: Job
     token: int
     until: float
+    is_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +245,16 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a worker says when it renews: still at it, `completed` of `total` parts are ready."""
+    """What a worker says when it renews: still at it, `completed` of `total` parts are ready.
+
+    A job that was claimed ahead counts its attempt once it `is_started`.
+    """
 
     job_id: str
     token: int
     completed: int = 0
     total: int = 0
+    is_started: bool = True
 
 
 @dataclass(frozen=True, slots=True)

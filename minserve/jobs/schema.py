@@ -200,6 +200,11 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
             cancelled_at DOUBLE PRECISION
         )""",
     ),
+    4: (  # a job without a key costs the index of keys nothing
+        "DROP INDEX jobs_key",
+        """CREATE UNIQUE INDEX jobs_key ON jobs (tenant, subject, idempotency_key)
+            WHERE idempotency_key IS NOT NULL""",
+    ),
 }
 VERSION = max(MIGRATIONS)
 

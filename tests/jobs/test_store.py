@@ -10,6 +10,7 @@ from sqlalchemy import event, inspect, text
 
 from minserve.errors import ConfigError, InvalidRequest
 from minserve.jobs import schema
+from minserve.jobs.database import connect as _engine
 from minserve.jobs.job import (
     Backoff,
     ContractBroken,
@@ -22,7 +23,7 @@ from minserve.jobs.job import (
     State,
     Submission,
 )
-from minserve.jobs.store import JobStore, _engine
+from minserve.jobs.store import JobStore
 from minserve.request import Identity
 from tests.jobs.conftest import ANN, BOB, KINDS
 
