@@ -35,7 +35,10 @@ def measure(
 
     def engine(name: str, loaded: Any) -> reuse.Engine:
         client = LocalClient(Engine(loaded, ContinuousBatching()), loop)
-        return reuse.Engine(name, client, loaded.tokenizer.encode_chat, loaded.tokenizer.decode)
+        codec = loaded.tokenizer
+        return reuse.Engine(
+            name, client, codec.encode_chat, codec.decode, lambda text: len(codec.encode(text))
+        )
 
     engines = [engine(model, executor)]
     columns = reuse.COLUMNS
@@ -51,6 +54,8 @@ def measure(
 ROWS = (
     ("answers qualified", lambda c: f"{c['qualified']} of {c['requests']}"),
     ("model calls", lambda c: f"{c['model_calls']:,}"),
+    ("prompt tokens", lambda c: f"{c['prompt_tokens']:,}"),
+    ("evidence left out", lambda c: f"{c['lines_left_out']:,}"),
     ("output tokens", lambda c: f"{c['output_tokens']:,}"),
     ("cache hits", lambda c: f"{c['hits']:,}"),
     ("stale hits", lambda c: f"{c['stale_hits']:,}"),

@@ -1,6 +1,7 @@
 """Fewer tokens for the same answer: how long it may be, when it is complete, what it rests on.
 
-Each function says what it left out, so that a wrong answer can be told from a cut one.
+Each function says what it left out, so that a wrong answer can be told from a cut one: then it is
+worth asking again with everything. `shorten` puts them together for a question of Northstar's.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from minserve.errors import ConfigError
-from minserve.northstar.corpus import read_json
+from minserve.northstar.corpus import Corpus, read_json
 from minserve.northstar.paths import data_dir
+from minserve.northstar.questions import Question, history_of
 
 
 def output_limit(kind: str, num_facts: int = 1) -> int:
@@ -192,6 +194,53 @@ def cap_history(
             break
         kept.append((asked, answered))
     return kept[::-1], len(turns) - len(kept)
+
+
+EVIDENCE_TOKENS, HISTORY_TOKENS = 48, 160
+"""What the evidence of one fact, and all earlier turns, may take of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a prompt is made of, and what was left out of it.
+
+    `selection` is of the evidence; `num_turns_gone` counts earlier turns of the chat.
+    """
+
+    evidence: tuple[str, ...]
+    history: tuple[tuple[str, str], ...]
+    max_tokens: int
+    selection: Selection
+    num_turns_gone: int = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether an answer might be another if everything were shown."""
+        return bool(self.selection.omitted or self.num_turns_gone)
+
+
+def shorten(
+    question: Question, corpus: Corpus, text: str, count_tokens: Callable[[str], int]
+) -> Context:
+    """The context of a question asked in the words `text`: a budget for evidence and history.
+
+    Evidence is ranked by the words of the chat's questions, since a follow-up names only what is
+    new, and shown in its first order. It knows nothing of what the right answer is.
+    """
+    num_facts = text.count(",") + 1 if question.kind == "report" else 1
+    facts = [corpus.facts[id] for id in question.evidence]
+    pieces = [Piece(f.id, f.text, f"{f.attribute} of {f.entity}") for f in facts]
+    said = " ".join([*(earlier.text for earlier in question.history), text])
+    selection = select_evidence(said, pieces, EVIDENCE_TOKENS * num_facts, count_tokens)
+    turns, num_gone = cap_history(history_of(question, corpus), HISTORY_TOKENS, count_tokens)
+    shown = set(selection.citations)
+    return Context(
+        tuple(piece.text for piece in pieces if piece.id in shown),
+        tuple(turns),
+        output_limit(question.kind, num_facts),
+        selection,
+        num_gone,
+    )
 
 
 def _words(text: str) -> set[str]:

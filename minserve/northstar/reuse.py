@@ -18,6 +18,7 @@ from minserve.client import EngineClient
 from minserve.clock import EventLoop
 from minserve.metrics import percentile
 from minserve.northstar import caching
+from minserve.northstar.context import Context, StopWhenComplete, shorten
 from minserve.northstar.corpus import load_corpus
 from minserve.northstar.prompts import NOT_STATED, OWN_QUESTIONS, QUESTIONS, as_messages
 from minserve.northstar.questions import Question, history_of, is_qualified, load_questions
@@ -30,7 +31,7 @@ from minserve.reuse.response import Answer, ExactCache, Source
 from minserve.reuse.stores import MemoryStore
 from minserve.routing.cascade import Cascade, Route, Routed
 
-COLUMNS = ("no reuse", "exact cache", "semantic cache", "cascade")
+COLUMNS = ("no reuse", "less context", "exact cache", "semantic cache", "cascade")
 MAX_TOKENS = {"policy": 48, "account": 48, "chat": 48, "report": 160}
 
 
@@ -46,12 +47,16 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A model as this replay reaches it: through a client on `loop`."""
+    """A model as this replay reaches it: through a client on `loop`.
+
+    `count_tokens` sizes evidence and history for budgets.
+    """
 
     name: str
     client: EngineClient
     encode_chat: Callable[[list[dict[str, str]]], Sequence[int]]
     decode: Callable[[Sequence[int]], str]
+    count_tokens: Callable[[str], int]
 
 
 @dataclass(slots=True)
@@ -61,12 +66,14 @@ class Column:
     requests: int = 0
     qualified: int = 0
     model_calls: int = 0
+    prompt_tokens: int = 0
     output_tokens: int = 0
     hits: int = 0
     stale_hits: int = 0
     false_hits: int = 0
     leaks: int = 0
     escalations: int = 0
+    lines_left_out: int = 0
     by_kind: dict[str, dict[str, int]] = field(default_factory=dict)
     latencies_s: list[float] = field(default_factory=list)
 
@@ -180,7 +187,7 @@ class ReuseReplay:
             self._judge_hit(ask, answer, column)
         else:
             since = exact.num_events() if exact is not None else 0
-            text, reason = self._compute(ask, how == "cascade", column)
+            text, reason = self._compute(ask, how, column)
             if exact is not None:
                 sources = caching.sources_of(ask.question, self.corpora[ask.version])
                 made = Answer(text, reason, sources, self.loop.clock.now_s() - began_s)
@@ -206,50 +213,67 @@ class ReuseReplay:
         asked_for = tuple(source.id for source in answer.sources)
         column.false_hits += asked_for != ask.question.facts
 
-    def _compute(self, ask: Ask, with_cascade: bool, column: Column) -> tuple[str, str]:
+    def _compute(self, ask: Ask, how: str, column: Column) -> tuple[str, str]:
+        """Ask the first model; in a cascade, the next one where that fails the check. With less
+        context, the same model with all of it, if something had been left out.
+        """
         evidence = self.corpora[ask.version].lines(ask.question.evidence)
         kind = ask.question.kind
         history = " ".join(earlier.text for earlier in ask.question.history)
         asked = f"{history} {ask.text}" if kind == "chat" else ask.text
-        routes = [
-            Route(engine.name, engine.client, self._request_of(engine), engine.decode)
-            for engine in (self.engines if with_cascade else self.engines[:1])
-        ]
+        first, make_stop = self.engines[0], None
+
+        def is_grounded(_: Ask, text: str) -> bool:
+            return grounded(asked, kind, evidence, text)
+
+        if how == "cascade":
+            routes, check = [self._route(engine, column) for engine in self.engines], is_grounded
+        elif how == "less context":
+            corpus = self.corpora[ask.version]
+            short = shorten(ask.question, corpus, ask.text, first.count_tokens)
+            column.lines_left_out += len(short.selection.omitted)
+            routes, check = [self._route(first, column, short)], is_grounded
+            routes += [self._route(first, column)] if short.is_cut else []
+
+            def make_stop(_: Ask) -> StopWhenComplete:
+                return StopWhenComplete(lambda text: is_grounded(ask, text))
+        else:  # the answer is taken as it is
+            routes, check = [self._route(first, column)], lambda _, text: True
         ended: list[Routed] = []
-
-        def is_right(_: Ask, text: str) -> bool:
-            # Without a second route there is nothing to decide: the answer is taken as it is.
-            return not with_cascade or grounded(asked, kind, evidence, text)
-
         self._number += 1
-        Cascade(routes, is_right).ask(f"ask-{self._number}", ask, ended.append)
+        Cascade(routes, check, make_stop).ask(f"ask-{self._number}", ask, ended.append)
         self.loop.run(lambda: bool(ended))
         attempts = ended[0].attempts
         column.model_calls += len(attempts)
         column.output_tokens += sum(attempt.num_tokens for attempt in attempts)
         column.escalations += len(attempts) - 1
-        last = attempts[-1] if attempts[-1].is_valid else attempts[0]
+        # Of models that all fail the check the cheapest is believed, of contexts the whole one.
+        last = attempts[0] if how == "cascade" and not attempts[-1].is_valid else attempts[-1]
         return last.text, last.reason
 
-    def _request_of(self, engine: Engine) -> Callable[[Ask, str], Request]:
+    def _route(self, engine: Engine, column: Column, short: Context | None = None) -> Route[Ask]:
         def make(ask: Ask, id: str) -> Request:
             corpus = self.corpora[ask.version]
-            messages = as_messages(
-                corpus.system_prompt,
-                corpus.lines(ask.question.evidence),
-                ask.text,
-                history_of(ask.question, corpus),
-            )
+            if short is None:
+                evidence = corpus.lines(ask.question.evidence)
+                history = history_of(ask.question, corpus)
+                max_tokens = MAX_TOKENS[ask.question.kind]
+            else:
+                evidence, history, max_tokens = short.evidence, short.history, short.max_tokens
+            messages = as_messages(corpus.system_prompt, evidence, ask.text, history)
+            prompt = tuple(engine.encode_chat(messages))
+            column.prompt_tokens += len(prompt)
             return Request(
                 id,
-                tuple(engine.encode_chat(messages)),
-                SamplingParams(max_tokens=MAX_TOKENS[ask.question.kind]),
+                prompt,
+                SamplingParams(max_tokens=max_tokens),
                 identity=ask.identity,
                 arrival_s=self.loop.clock.now_s(),
                 cache_salt=f"tenant:{ask.identity.tenant}",
             )
 
-        return make
+        name = engine.name if short is None else f"{engine.name}, short"
+        return Route(name, engine.client, make, engine.decode)
 
     def _query(self, ask: Ask) -> Query:
         return caching.query_of(

@@ -65,12 +65,20 @@ class Cascade(Generic[T]):
     """Asks `routes` in order until `validate(task, text)` says True.
 
     Only answers that ended by themselves are put to the check; one that raises has failed.
+    `make_stop(task)`, asked at each attempt, gives a test of the text so far that says True once it
+    is whole: the attempt ends there, as if by itself.
     """
 
-    def __init__(self, routes: Sequence[Route[T]], validate: Callable[[T, str], bool]) -> None:
+    def __init__(
+        self,
+        routes: Sequence[Route[T]],
+        validate: Callable[[T, str], bool],
+        make_stop: Callable[[T], Callable[[str], bool]] | None = None,
+    ) -> None:
         if not routes:
             raise ConfigError("a cascade without routes", "give at least one")
         self.routes, self._validate = tuple(routes), validate
+        self._make_stop = make_stop or (lambda task: lambda text: False)
         self._running: dict[str, _Run[T]] = {}
 
     def ask(self, task_id: str, task: T, on_end: Callable[[Routed], None]) -> None:
@@ -89,19 +97,23 @@ class Cascade(Generic[T]):
     def _try(self, run: _Run[T], number: int) -> None:
         route = self.routes[number]
         run.request_id, run.token_ids = f"{run.task_id}@{route.name}", []
+        run.is_whole, run.stop = False, self._make_stop(run.task)
         request = route.request_of(run.task, run.request_id)
         route.client.send(request, lambda event: self._hear(run, number, event))
 
     def _hear(self, run: _Run[T], number: int, event: Event) -> None:
-        if isinstance(event, TokensProduced):
+        route = self.routes[number]
+        if isinstance(event, TokensProduced) and not run.is_whole:
             run.token_ids.extend(event.token_ids)
+            if run.stop(route.decode(run.token_ids)):
+                run.is_whole = True
+                route.client.cancel(run.request_id)
         if not isinstance(event, Finished):
             return
-        route = self.routes[number]
-        text = route.decode(run.token_ids)
-        is_valid = event.reason == "stop" and self._is_valid(run.task, text)
+        text, reason = route.decode(run.token_ids), "stop" if run.is_whole else event.reason
+        is_valid = reason == "stop" and self._is_valid(run.task, text)
         run.attempts.append(
-            Attempt(route.name, text, event.reason, is_valid, len(run.token_ids), event.time_s)
+            Attempt(route.name, text, reason, is_valid, len(run.token_ids), event.time_s)
         )
         if is_valid or run.is_cancelled or number + 1 == len(self.routes):
             del self._running[run.task_id]
@@ -124,4 +136,6 @@ class _Run(Generic[T]):
     attempts: list[Attempt] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     request_id: str = ""
+    is_whole: bool = False
+    stop: Callable[[str], bool] = bool
     is_cancelled: bool = False

@@ -14,6 +14,8 @@ from minserve.reuse.embedding import HashedNgrams
 from minserve.reuse.key import Scope
 from minserve.reuse.policy import PolicyTable
 
+CACHES = ("exact cache", "semantic cache")
+
 
 class Reader:
     """An engine that answers with the evidence lines that share most words with the question."""
@@ -41,7 +43,7 @@ class Reader:
         self.loop.at(at_s, end)
 
     def cancel(self, request_id):
-        raise AssertionError("nobody cancels")
+        """Whatever it has to say, it has said: the end comes in the same moment."""
 
     def _answer(self, messages):
         if self.is_wrong(messages):
@@ -63,7 +65,7 @@ class Reader:
 
 def engine(loop, name="reader", **options):
     client = Reader(loop, **options)
-    return Engine(name, client, client.encode_chat, client.decode)
+    return Engine(name, client, client.encode_chat, client.decode, lambda text: len(text.split()))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def report():
 def test_every_way_of_reuse_answers_as_well_and_calls_the_model_less(report):
     columns = report["columns"]
     assert list(columns) == list(COLUMNS)
-    plain, exact, semantic = (columns[name] for name in COLUMNS[:3])
+    plain, exact, semantic = (columns[name] for name in ("no reuse", *CACHES))
     assert plain["qualified"] == exact["qualified"] == semantic["qualified"]
     assert plain["qualified"] > 0.8 * plain["requests"]
     assert 0 < exact["hits"] < semantic["hits"]
@@ -91,7 +93,8 @@ def test_nothing_leaks_and_nothing_stale_or_false_is_served(report):
 
 def test_what_is_personal_is_never_a_hit(report):
     """The same words from two users: were they shared, account answers would be wrong."""
-    plain, semantic = (report["columns"][name]["by_kind"]["account"] for name in COLUMNS[::2])
+    found = (report["columns"][name]["by_kind"] for name in ("no reuse", "semantic cache"))
+    plain, semantic = (kinds["account"] for kinds in found)
     assert plain == semantic
 
 
@@ -110,6 +113,23 @@ def test_a_policy_that_shares_what_is_personal_shows_as_leaks():
     replay = ReuseReplay([engine(loop)], loop, HashedNgrams(), PolicyTable(table))
     column = replay.run(asks, "exact cache")
     assert column.leaks > 0 and column.qualified < column.requests
+
+
+def test_less_context_is_shorter_answers_as_well_and_says_what_it_left_out(report):
+    plain, short = (report["columns"][name] for name in ("no reuse", "less context"))
+    assert short["qualified"] >= plain["qualified"]
+    assert short["lines_left_out"] > 0
+
+
+def test_an_answer_from_a_cut_context_that_fails_its_check_is_asked_again_with_all_of_it():
+    """This reader cannot do with fewer than three lines."""
+    loop = EventLoop(VirtualClock())
+    lost = engine(loop, is_wrong=lambda messages: messages[-1]["content"].count("\n- ") < 3)
+    asks = [ask for ask in make_asks(60) if ask.question.kind == "account"]
+    plain = ReuseReplay([lost], loop, HashedNgrams()).run(asks, "no reuse")
+    short = ReuseReplay([lost], loop, HashedNgrams()).run(asks, "less context")
+    assert plain.qualified == short.qualified == len(asks)
+    assert short.escalations > 0 and short.model_calls == len(asks) + short.escalations
 
 
 def test_a_cascade_escalates_what_fails_its_check_and_serves_the_second_answer():

@@ -70,6 +70,27 @@ class Cascaded:
         return routed
 
 
+def test_a_whole_answer_ends_the_attempt_as_if_it_had_ended_by_itself():
+    loop = EventLoop(VirtualClock())
+    client, ended = engine(loop, text="One. Two. Three."), []
+
+    def ask(task, id):
+        return Request(id, (1,), SamplingParams(max_tokens=30))
+
+    cascade = Cascade(
+        [Route("only", client, ask, decode)],
+        lambda task, text: text == "One.",
+        make_stop=lambda task: lambda text: text.endswith("."),
+    )
+    cascade.ask("t", "task", ended.append)
+    loop.run()
+    (routed,) = ended
+    assert routed.answer == "One." and routed.attempts[0].reason == "stop"
+    assert routed.attempts[0].num_tokens == 4 and not routed.is_cancelled
+    client.engine.check_integrity()
+    assert client.engine.pool.num_used == 0
+
+
 def test_the_cheapest_route_that_passes_answers():
     routed = Cascaded("right", "right").run()
     assert (routed.answer, routed.route, len(routed.attempts)) == ("right", "model0", 1)
