@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from minserve.cli.console import Json, print_json
+from minserve.cli.console import Json, out, print_json
+from minserve.cli.server_url import DEFAULT_URL, Key, ServerReader, Urlfrom minserve.errors import DataNotFound
 
 Name = Annotated[str, typer.Argument(help="The part, as `minserve parts` lists it.")]
 
@@ -14,7 +15,18 @@ parts = typer.Typer(invoke_without_command=True)
 
 
 @parts.callback()
-def show(context: typer.Context, json: Json = False) -> None:
+def show(
+    context: typer.Context,
+    json: Json = False,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace", help="Which of them a server's last requests went through."
+        ),
+    ] = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
     """Show which parts of the engine you have built, and whose the engine runs.
 
     Examples:
@@ -24,9 +36,14 @@ def show(context: typer.Context, json: Json = False) -> None:
     - to unblock a lesson: `minserve parts use block_pool reference`
 
     - to see pseudocode: `minserve parts hint block_pool 3`
+
+    - beside a running `minserve serve --parts`: `minserve parts --trace`
     """
     if context.invoked_subcommand:
         return
+    if trace:
+        told = _of_server(url, key)
+        return print_json(told) if json else _draw(told)
     from minserve.learn.parts import SLOTS, parts_status
     from minserve.learn.workspace import Workspace
 
@@ -40,6 +57,40 @@ def show(context: typer.Context, json: Json = False) -> None:
             about = {"name": slot.name, "lesson": slot.lesson, "is_green": current is not None}
             found.append(about | {"version": version, "engine_runs": workspace.use})
         print_json({"parts": found})
+
+
+def _of_server(url: str, key: str | None) -> dict[str, Any]:
+    try:
+        return ServerReader(url, key).get("/v1/parts")
+    except DataNotFound as error:
+        if "there is no /v1/parts" in str(error):
+            error.hint = "only `minserve serve --parts` runs yours: start that one"
+        raise
+
+
+def _draw(told: dict[str, Any], most: int = 12) -> None:
+    """Whose part runs in each place, and of the last requests how often each was called."""
+    from rich.table import Table
+
+    console = out()
+    mine = {p["name"]: p["version"] for p in told["parts"] if p["runs"] == "yours"}
+    for part in told["parts"]:
+        if part["name"] not in mine:
+            console.print(f"{part['name']}: {part['why']}, so the reference runs", soft_wrap=True)
+    if told["at_start"]:
+        console.print(f"Yours, before any request: {', '.join(told['at_start'])}", soft_wrap=True)
+    requests = told["requests"][-most:]
+    table = Table("your part", title="calls by request, the newest to the right", show_lines=False)
+    for request in requests:
+        table.add_column(request["id"][-6:], justify="right")
+    table.add_row("came as no.", *(str(request["arrived"] or "-") for request in requests))
+    table.add_row("served as no.", *(str(request["served"] or "-") for request in requests))
+    for name, version in mine.items():
+        calls = [request["parts"].get(name) for request in requests]
+        if name not in told["at_start"]:
+            table.add_row(f"{name}, version {version}", *(str(n or "-") for n in calls))
+    table.add_row("ended", *(request["state"] for request in requests))
+    console.print(table)
 
 
 @parts.command()

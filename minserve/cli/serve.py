@@ -19,6 +19,7 @@ from minserve.errors import ConfigError
 if TYPE_CHECKING:
     from minserve.cached_service import CachedService
     from minserve.execution.torch_executor import TorchExecutor
+    from minserve.learn.serving.install import ServingParts
     from minserve.service import Service
     from minserve.serving.identity import ApiKey, KeyRing, Salts
     from minserve.serving.server import Limits, Server
@@ -41,7 +42,13 @@ def serve(
         str,
         typer.Option(help="Who shares cached prefixes: user, tenant, application, global, off."),
     ] = "tenant",
-    policy: Annotated[str, typer.Option(help="static, dynamic or continuous.")] = "continuous",
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="static, dynamic or continuous (default); with --parts of yours, by default the "
+            "one last kept."
+        ),
+    ] = None,
     ordering: Annotated[str, typer.Option(help="fifo, deadline, priority or fair.")] = "fair",
     max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
     token_budget: Annotated[int, typer.Option(help="Most tokens in a step.")] = 512,
@@ -89,6 +96,14 @@ def serve(
         str | None,
         typer.Option(help="Store of durable jobs: sqlite:///jobs.db; then run `minserve worker`."),
     ] = None,
+    parts: Annotated[
+        bool,
+        typer.Option(
+            "--parts",
+            help="Serve through the parts that you have built and installed in the lessons; see "
+            "`minserve parts`.",
+        ),
+    ] = False,
     embedding_model: Annotated[
         str | None, typer.Option(help="Serve /v1/embeddings with this encoder: minilm, a folder.")
     ] = None,
@@ -110,6 +125,8 @@ def serve(
     `minserve serve --keys keys.json --host 0.0.0.0`
 
     - `minserve serve --demo-keys`: Northstar's tenants, with the keys of data/northstar
+
+    - `minserve serve --parts`: through your own parts; then `minserve parts --trace`
     """
     from minserve.serving import logs
     from minserve.serving.identity import Salts, Scope
@@ -129,14 +146,21 @@ def serve(
     limits = Limits(
         max_body_bytes=parse_size(max_body), request_s=request_timeout, drain_s=drain_timeout
     )
+    mine = None
+    if parts:
+        from minserve.learn.serving.install import ServingParts
+
+        mine = ServingParts(policy)
+        policy = mine.policy_part.removesuffix("_batching")
     engine = EngineSettings(
-        model, policy, ordering, max_running, token_budget, kv_memory, num_blocks, max_model_len,
-        dtype, device, prefix_scope != "off", served_name, step_cap / 1000, response_cache,
-        semantic_cache, semantic_examples,
+        model, policy or "continuous", ordering, max_running, token_budget, kv_memory, num_blocks,
+        max_model_len, dtype, device, prefix_scope != "off", served_name, step_cap / 1000,
+        response_cache, semantic_cache, semantic_examples,
     )  # fmt: skip
     began_s = time.perf_counter()
-    salts = Salts() if prefix_scope == "off" else Salts(Scope(prefix_scope))
-    server = make_server(engine, ring, salts, limits)
+    scope = Scope.TENANT if prefix_scope == "off" else Scope(prefix_scope)
+    salts = mine.salts(scope) if mine else Salts(scope)
+    server = make_server(engine, ring, salts, limits, mine)
     if embedding_model:
         server.embeddings = _embeddings(embedding_model)
     load_s = time.perf_counter() - began_s
@@ -149,7 +173,7 @@ def serve(
     def listening() -> None:
         url = url_of(listener)
         if log_format == "text":
-            _panel(url, server, ring, prefix_scope, load_s, warnings)
+            _panel(url, server, ring, prefix_scope, load_s, warnings, mine)
         log = logging.getLogger("minserve.server")
         for warning in warnings if log_format == "json" else ():
             log.warning(warning)
@@ -161,7 +185,12 @@ def serve(
         from minserve.cli.jobs import open_store
 
         store = open_store(jobs)
-    run(create_app(server, store), server, listener, listening)
+        if mine:
+            store = mine.store(store, url_of(listener), ring is None)
+    app = create_app(server, store)
+    if mine:
+        mine.attach(app, server)
+    run(app, server, listener, listening)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +220,11 @@ def make_server(
     keys: KeyRing | None = None,
     salts: Salts | None = None,
     limits: Limits | None = None,
+    parts: ServingParts | None = None,
 ) -> Server:
     """Load the model and put it behind a server that is still to be started.
 
+    `parts` of a learner's stand where they are built; their salts are to be given as `salts`.
     Raises `ConfigError` for a bad setting, and whatever loading a model raises.
     """
     from minserve.cli import bench
@@ -228,15 +259,15 @@ def make_server(
     }
     if settings.policy not in policies:
         raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(policies)}")
-    make_cache = _cache_maker(settings)
+    make_cache = _cache_maker(settings, parts)
     rates = Rates()
     folder = resolve(settings.model)
     config = ModelConfig.from_folder(folder)
     num_blocks = settings.num_blocks
     if num_blocks is None:
         memory = parse_size(settings.kv_memory)
-        num_blocks = num_blocks_for(config, memory, BLOCK_SIZE, settings.dtype)
-    policy = policies[settings.policy]()
+        num_blocks = parts and parts.num_blocks(config, memory, BLOCK_SIZE, settings.dtype)
+        num_blocks = num_blocks or num_blocks_for(config, memory, BLOCK_SIZE, settings.dtype)
     executor = TorchExecutor(
         folder,
         num_blocks=num_blocks,
@@ -247,17 +278,24 @@ def make_server(
     )
     tokenizer = executor.tokenizer
 
-    def make_service(loop) -> Service | CachedService:
-        engine = Engine(
+    def make_engine(loop) -> Engine:
+        policy, ordering = policies[settings.policy], bench.ORDERINGS[settings.ordering]
+        if parts:
+            return parts.engine(executor, settings, policy, ordering, loop.clock)
+        return Engine(
             executor,
-            policy,
+            policy(),
             prefix_caching=settings.prefix_caching,
-            ordering=OnlineFirst(bench.ORDERINGS[settings.ordering]()),
+            ordering=OnlineFirst(ordering()),
             log=EventLog(keep=False),
         )
+
+    def make_service(loop) -> Service | CachedService:
+        engine = make_engine(loop)
         admission = Admission(engine.log, rates=rates)
         service = Service(LocalClient(engine, loop), tokenizer.detokenizer, admission)
-        return make_cache(service, executor) if make_cache else service
+        service = make_cache(service, executor) if make_cache else service
+        return parts.service(service) if parts else service
 
     aliases = [alias for alias, name in ALIASES.items() if name == folder.name]
     names = [folder.name, *aliases, settings.model, str(folder)]
@@ -273,7 +311,7 @@ def make_server(
 
 
 def _cache_maker(
-    settings: EngineSettings,
+    settings: EngineSettings, parts: ServingParts | None = None
 ) -> Callable[[Service, TorchExecutor], CachedService] | None:
     """Puts the response caches that the settings ask for before a service."""
     from minserve.cached_service import CachedService
@@ -284,6 +322,8 @@ def _cache_maker(
     from minserve.reuse.response import ExactCache
     from minserve.reuse.stores import open_store
 
+    if parts:
+        settings = parts.cache_settings(settings)
     store = open_store(settings.response_cache)
     if store is None:
         if settings.semantic_cache != "off":
@@ -292,11 +332,14 @@ def _cache_maker(
                 "it finds answers in the response cache: add --response-cache memory",
             )
         return None
-    exact, semantic = ExactCache(store, caching.policy_table()), None
+    policies, semantic = caching.policy_table(), None
+    exact = parts.exact_cache(store, policies) if parts else ExactCache(store, policies)
     if settings.semantic_cache != "off":
         file = settings.semantic_examples
         examples = caching.read_examples(file) if file else None
         semantic = caching.semantic_cache(exact, make_embedder(settings.semantic_cache), examples)
+        if parts:
+            parts.semantic_cache(semantic)
 
     def make(service: Service, executor: TorchExecutor) -> CachedService:
         # The fingerprint covers weights, tokenizer and chat template.
@@ -375,6 +418,7 @@ def _panel(
     prefix_scope: str,
     load_s: float,
     warnings: list[str],
+    parts: ServingParts | None = None,
 ) -> None:
     from rich.console import Console
     from rich.panel import Panel
@@ -387,12 +431,15 @@ def _panel(
         ("context", f"{model.max_model_len:,} tokens"),
         ("prefixes", f"shared by {prefix_scope}" if prefix_scope != "off" else "not reused"),
         ("keys", "none" if ring is None else str(len(ring.keys))),
+        *([("parts", parts.summary)] if parts else []),
     ):
         text.append(f"{name:9}", "bold").append(f"{value}\n")
     for warning in warnings:
         text.append(f"\nwarning: {warning}", "bold yellow")
     text.rstrip()
     console.print(Panel(text, title=f"minserve is listening on {url}", expand=False))
+    for line in parts.shelf.lines() if parts else ():
+        console.print(line, soft_wrap=True, markup=False)
     # Outside the frame, so that they can be copied.
     key = "not needed" if ring is None else "$KEY"
     header = "" if ring is None else ' -H "authorization: Bearer $KEY"'

@@ -126,9 +126,9 @@ class TorchExecutor:
             memory_bytes = cuda.kv_memory_bytes(device)
             num_blocks = num_blocks_for(self.config, memory_bytes, block_size, dtype)
         self.num_blocks = num_blocks
-        self.kv_cache = kv_cache.allocate(
-            self.config, num_blocks, block_size, cached_type, device
-        )
+        self.kv_cache = kv_cache.allocate(self.config, num_blocks, block_size, cached_type, device)
+        self.sampler = None
+        """Chooses tokens in place of `sample_rows`, where somebody sets it."""
         self.graphs = None
         if is_cuda and can_record(self.decoder):
             self.graphs = DecodeGraphs(self.decoder, self.kv_cache, self.max_model_len)
@@ -215,7 +215,8 @@ class TorchExecutor:
                 if not finite[starts[n] : starts[n + 1]].all():
                     errors[i] = "the model's activations are not finite (NaN or overflow)"
             logits = logits.nan_to_num()
-        sampled = sample_rows(logits, [computed[n] for n in sampling], self.eos_token_ids)
+        sample = self.sampler or sample_rows
+        sampled = sample(logits, [computed[n] for n in sampling], self.eos_token_ids)
         for n, chosen, asked in zip(sampling, *sampled, strict=True):
             if good[n] not in errors:
                 tokens[good[n]] = chosen

@@ -196,7 +196,8 @@ def _finish_reason(reason: FinishReason, error: str | None) -> str:
         return reason.value
     if reason is FinishReason.CANCELLED:
         raise ApiError(503, "the request was cancelled by the server", code="cancelled")
-    raise ApiError(500, f"the request failed: {error}", code="engine_error")
+    code = getattr(error, "code", "engine_error")  # a reason may have a name for machines
+    raise ApiError(500, f"the request failed: {error}", code=code)
 
 
 # -- over HTTP
