@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from minserve.cli.console import Json, out, print_json
-from minserve.cli.server_url import DEFAULT_URL, Key, ServerReader, Urlfrom minserve.errors import DataNotFound
+from minserve.cli.server_url import DEFAULT_URL, Key, ServerReader, Url
+from minserve.errors import DataNotFound
 
 Name = Annotated[str, typer.Argument(help="The part, as `minserve parts` lists it.")]
 
@@ -20,9 +21,7 @@ def show(
     json: Json = False,
     trace: Annotated[
         bool,
-        typer.Option(
-            "--trace", help="Which of them a server's last requests went through."
-        ),
+        typer.Option("--trace", help="Which of them a server's last requests went through."),
     ] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
