@@ -77,7 +77,7 @@ class Claims(Outcomes):
         leases = []
         for row in sorted(rows, key=_place):
             # An attempt that does not count yet is the first one all the same.
-            job = as_job(row | {"attempts": 1} if is_ahead else row)
+            job = as_job({**row, "attempts": max(1, row["attempts"])})
             leases.append(Lease(job, row["token"], row["lease_until"], is_ahead))
         return leases
 

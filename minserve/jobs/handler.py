@@ -4,15 +4,24 @@ A handler is `handler(payload, ctx) -> result`. It may block, compute without ev
 interpreter, leak or crash: its parent, who renews the lease and alone may write to the store, does
 not notice. The child has no connection to the database, so one that outlives its lease can do no
 harm.
+
+The parent says `run` (jobs), `recall` (forget those not started), `stop` (a job's id), and of an
+effect `stands` or `refused`. The child says `ready` or `broken`, and of a job, by its id:
+`progress`, `effect`, `end` (seconds taken, and done, failed or stopped with details).
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -38,20 +47,20 @@ class Context:
     it is the same in every attempt.
     """
 
-    def __init__(self, job: Job, tools: Any, pipe: Connection) -> None:
+    def __init__(self, job: Job, tools: Any, inbox: Inbox) -> None:
         self.job, self.tools = job, tools
         self.effects: dict[str, Any] = {}
-        self._pipe = pipe
+        self._inbox = inbox
 
     def progress(self, completed: int, total: int) -> None:
         """Say how far it is; also a point at which a cancelled handler stops (`Stopped`)."""
-        self._pipe.send(("progress", completed, total))
+        self._inbox.pipe.send(("progress", self.job.id, completed, total))
         self.check()
 
     def check(self) -> None:
         """Raise `Stopped` if the work is of no use any more. Cheap: call it often."""
-        while self._pipe.poll():
-            self._receive()
+        while self._inbox.pipe.poll():
+            self._inbox.receive(self.job.id)
 
     def effect(self, key: str, value: Any = None) -> None:
         """Have an effect enter the ledger together with the result, or not at all."""
@@ -62,19 +71,62 @@ class Context:
 
         If an earlier attempt got this far, that is its value: a checkpoint.
         """
-        self._pipe.send(("effect", key, value))
+        self._inbox.pipe.send(("effect", self.job.id, key, value))
         while True:
-            answer = self._receive()
+            answer = self._inbox.receive(self.job.id)
             if answer[0] == "refused":
                 raise JobFailed(f"effect {key!r} could not be recorded: {answer[1]}")
             if answer[0] == "stands":
                 return answer[1]
 
-    def _receive(self) -> tuple:
-        message = self._pipe.recv()
-        if message[0] == "stop":
-            raise Stopped
+
+class Inbox:
+    """What the parent has sent: jobs to run one after another, and word about the one at work."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self._waiting: deque[Job] = deque()
+
+    def next_job(self) -> Job:
+        """The next job, when there is one."""
+        while not self._waiting or self.pipe.poll():
+            self.receive()
+        return self._waiting.popleft()
+
+    def receive(self, at_work: str = "") -> tuple:
+        """Take in one message; returns it. Raises `Stopped` if it ends the job `at_work`."""
+        message = self.pipe.recv()
+        match message:
+            case ("run", jobs):
+                self._waiting.extend(jobs)
+            case ("recall",):
+                self._waiting.clear()
+            case ("stop", job_id) if job_id == at_work:
+                raise Stopped
         return message
+
+
+def start(*arguments: Any) -> tuple[subprocess.Popen, Connection]:
+    """A child that calls `serve` with `arguments`, and the parent's end of its pipe.
+
+    It is a fresh interpreter with this one's import path, and imports nothing of the program that
+    runs here: that is quicker than `multiprocessing`, and the program needs no guard.
+    """
+    ours, theirs = multiprocessing.Pipe()
+    command = [sys.executable, "-c", _CHILD, str(theirs.fileno()), json.dumps(sys.path)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    theirs.close()
+    ours.send(arguments)
+    return process, ours
+
+
+_CHILD = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from minserve.jobs.handler import Connection, serve
+pipe = Connection(int(sys.argv[1]))
+serve(pipe, *pipe.recv())
+"""
 
 
 def serve(
@@ -94,17 +146,18 @@ def serve(
         pipe.send(("broken", f"{setup} failed: {_say(error)}"))
         return
     pipe.send(("ready",))
-    while True:
-        try:
-            order = pipe.recv()
-            if order[0] == "run":
-                pipe.send(_run(order[1], handlers, tools, pipe))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return
+    inbox = Inbox(pipe)
+    try:
+        while True:
+            job, began_s = inbox.next_job(), time.monotonic()
+            outcome = _run(job, handlers, tools, inbox)
+            pipe.send(("end", job.id, time.monotonic() - began_s, outcome))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
 
 
-def _run(job: Job, handlers: Mapping[str, str], tools: Any, pipe: Connection) -> tuple:
-    context = Context(job, tools, pipe)
+def _run(job: Job, handlers: Mapping[str, str], tools: Any, inbox: Inbox) -> tuple:
+    context = Context(job, tools, inbox)
     try:
         result = load(handlers[job.kind])(job.payload, context)
         return "done", result, context.effects

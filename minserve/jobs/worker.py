@@ -3,53 +3,76 @@
 The parent does nothing but wait for its children and talk to the store, so a lease is renewed in
 time whatever a handler does. What has finished by the time the parent looks is committed in one
 transaction, together with the claim of the next jobs.
+
+Where jobs are short, each child is handed some ahead, which it starts one after another without
+asking. Such a job is the worker's by its own lease and token; if the one before it takes long, or
+its process dies, those behind it go back to the queue as they were.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import socket
+import subprocess
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from minserve.errors import ConfigError, InvalidRequest
-from minserve.jobs.handler import serve
-from minserve.jobs.job import ContractBroken, Lease, LostLease, Progress, State, StoreUnavailable
+from minserve.jobs import handler
+from minserve.jobs.job import Lease, LostLease, Progress, State, StoreUnavailable
+from minserve.jobs.outcomes import Finished
 from minserve.jobs.store import JobStore
 
 SWEEP_EVERY_S = 1.0
 PURGE_EVERY_S = 60.0
 DRAIN_CHECK_S = 0.05
+AHEAD_S = 0.1
+"""As many jobs are handed out ahead as a child will have done in this time, by the longest of late;
+a higher priority that arrives waits no longer for them."""
+MAX_AHEAD = 32
 
 
 @dataclass(slots=True)
 class Slot:
-    """A child process, and the job it works on."""
+    """A child process, the job it works on, and those that wait in it for their turn."""
 
-    process: BaseProcess
+    process: subprocess.Popen
     pipe: Connection
-    lease: Lease | None = None
+    leases: deque[Lease] = field(default_factory=deque)
+    heard_s: float = 0.0
     completed: int = 0
     total: int = 0
     is_ready: bool = False
     kill_at_s: float | None = None
 
     @property
+    def lease(self) -> Lease | None:
+        """The job at work."""
+        return self.leases[0] if self.leases else None
+
+    @property
+    def ahead(self) -> list[Lease]:
+        """The jobs that wait behind it."""
+        return list(self.leases)[1:]
+
+    @property
     def is_free(self) -> bool:
-        return self.is_ready and self.lease is None
+        return self.is_ready and not self.leases
+
+    def is_at(self, job_id: str) -> bool:
+        """Whether this job is at work, rather than one that was called back or given up."""
+        return bool(self.leases) and self.leases[0].job.id == job_id
 
 
 Outcome = tuple[Lease, tuple]
-"""A lease, and what its handler's process said last: done, failed or stopped, with details."""
+"""A lease, and what came of it: done, failed, stopped or unstarted, with details."""
 
 
 class Worker:
@@ -106,6 +129,7 @@ class Worker:
         self._outcomes: list[Outcome] = []
         self._drain_from_s: float | None = None
         self._beat_s = min(lease_s / 3, 1.0)
+        self._longest_s: float | None = None
         self._next_beat_s = self._next_sweep_s = self._next_purge_s = self._next_claim_s = 0.0
         self._idle_s = self._min_idle_s = min(0.02, poll_s)
 
@@ -144,13 +168,7 @@ class Worker:
     # -- children
 
     def _new_slot(self) -> Slot:
-        # NOTE: spawn, not fork: a forked child would carry the database connection along.
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs, *self._child_arguments), daemon=True)
-        process.start()
-        theirs.close()
-        return Slot(process, ours)
+        return Slot(*handler.start(*self._child_arguments))
 
     def _listen(self) -> None:
         """Wait until a child has something to say or something else is due; hear all of them."""
@@ -165,10 +183,7 @@ class Worker:
             due.append(now_s)
         for pipe in wait([slot.pipe for slot in self._slots], max(0.0, min(due) - now_s)):
             number, slot = next((n, s) for n, s in enumerate(self._slots) if s.pipe is pipe)
-            try:
-                while slot.pipe.poll():
-                    self._hear(slot, slot.pipe.recv())
-            except (EOFError, OSError):
+            if not self._hear_all(slot):
                 self._slots[number] = self._bury(slot)
         for number, slot in enumerate(self._slots):
             if slot.kill_at_s is not None and time.monotonic() >= slot.kill_at_s:
@@ -176,18 +191,30 @@ class Worker:
                 self.tally["killed"] += 1
                 self._slots[number] = self._bury(slot)
 
+    def _hear_all(self, slot: Slot) -> bool:
+        """Take in what a child has said; False if it is gone."""
+        try:
+            while slot.pipe.poll():
+                self._hear(slot, slot.pipe.recv())
+        except (EOFError, OSError):
+            return False
+        return True
+
     def _hear(self, slot: Slot, message: tuple) -> None:
         match message:
             case ("ready",):
                 slot.is_ready = True
             case ("broken", reason):
                 raise ConfigError(reason, "see the worker's options")
-            case ("progress", completed, total):
+            case (_, job_id, *_) if not slot.is_at(job_id):  # it was called back just then
+                self._say(slot, "stop", job_id)
+            case ("progress", _, completed, total):
                 slot.completed, slot.total = completed, total
-            case ("effect", key, value):
+            case ("effect", _, key, value):
                 self._commit_effect(slot, key, value)
-            case _:
-                self._end(slot, message)
+            case ("end", _, seconds, outcome):
+                self._longest_s = max(seconds, 0.9 * (self._longest_s or 0.0))
+                self._end(slot, outcome)
 
     def _commit_effect(self, slot: Slot, key: str, value: Any) -> None:
         try:
@@ -202,81 +229,127 @@ class Worker:
         with suppress(OSError):  # a child that is gone is buried when its pipe is next listened to
             slot.pipe.send(message)
 
-    def _end(self, slot: Slot, message: tuple) -> None:
-        if slot.lease is not None:
-            self._outcomes.append((slot.lease, message))
-        slot.lease = slot.kill_at_s = None
+    def _end(self, slot: Slot, outcome: tuple) -> None:
+        """The job at work has ended; the next one, if there is one, begins."""
+        if slot.leases:
+            self._outcomes.append((slot.leases.popleft(), outcome))
+        slot.kill_at_s = None
         slot.completed = slot.total = 0
+        slot.heard_s = time.monotonic()
 
     def _bury(self, slot: Slot) -> Slot:
         """A child is gone: its attempt has failed, unless the job was not its any more."""
-        slot.process.join(timeout=5)
+        slot.process.kill()
+        code = slot.process.wait()
+        self._hear_all(slot)
         how = "stopped" if slot.kill_at_s is not None else "failed"
-        code = slot.process.exitcode
-        reason = f"the handler's process died ({f'signal {-code}' if code and code < 0 else code})"
+        reason = f"the handler's process died ({f'signal {-code}' if code < 0 else code})"
+        self._recall(slot)
         self._end(slot, (how, reason, 0.0, False))
         slot.pipe.close()
         if not slot.is_ready:
             raise ConfigError(f"a handler's process does not start ({code})", "see its output")
         return self._new_slot()
 
+    def _recall(self, slot: Slot) -> None:
+        """What waits in a child goes back; the child is told, and forgets it."""
+        if slot.ahead:
+            self._say(slot, "recall")
+            self._outcomes += [(lease, ("unstarted",)) for lease in slot.ahead]
+            slot.leases = deque([slot.leases[0]])
+
     def _tell_to_stop(self, slot: Slot) -> None:
         if slot.kill_at_s is None:
             self.tally["told_to_stop"] += 1
             slot.kill_at_s = time.monotonic() + self.grace_s
-            self._say(slot, "stop")
+            self._recall(slot)
+            self._say(slot, "stop", slot.leases[0].job.id)
 
     # -- the store
 
     def _exchange(self) -> None:
         """Commit what has finished and claim for who is free, in one transaction."""
-        free = [slot for slot in self._slots if slot.is_free]
-        wants = len(free) if self._may_claim() or (free and self._outcomes) else 0
         if self._drain_from_s is not None:
-            wants = 0
-        if not (self._outcomes or wants):
+            for slot in self._slots:
+                self._recall(slot)
+        takers = self._takers()
+        count, ahead = sum(slot.is_free for slot in takers), self._ahead(takers)
+        if not (self._outcomes or count or ahead):
             return
-        said: Counter[str] = Counter()
         leases: list[Lease] = []
         with self.store.transaction(is_durable=bool(self._outcomes)) as tx:
-            for lease, message in self._outcomes:
-                said[self._settle(lease, message, tx)] += 1
-            if wants:
+            said = self._settle(self._outcomes, tx)
+            if count or ahead:
                 leases = self.store.claim(
-                    self.name, wants, lease_s=self.lease_s, kinds=self.kinds, tx=tx
+                    self.name, count, ahead=ahead, lease_s=self.lease_s, kinds=self.kinds, tx=tx
                 )
         self._outcomes.clear()
         self.tally += said
         self.tally["claimed"] += len(leases)
-        for slot, lease in zip(free, leases, strict=False):
-            slot.lease = lease
-            self._say(slot, "run", lease.job)
-        if wants:
+        self._hand_out(leases, takers)
+        if count:
             self._idle_s = self._min_idle_s if leases else min(self._idle_s * 1.5, self.poll_s)
             self._next_claim_s = time.monotonic() + self._idle_s * random.uniform(0.8, 1.2)
 
-    def _may_claim(self) -> bool:
-        return time.monotonic() >= self._next_claim_s
+    def _takers(self) -> list[Slot]:
+        """Who is free, or so quick of late that it may take jobs ahead."""
+        now_s = time.monotonic()
+        if self._drain_from_s is not None or not (self._outcomes or now_s >= self._next_claim_s):
+            return []
+        return [
+            slot
+            for slot in self._slots
+            if slot.is_free
+            or (slot.is_ready and slot.kill_at_s is None and now_s - slot.heard_s < AHEAD_S)
+        ]
 
-    def _settle(self, lease: Lease, message: tuple, tx) -> str:
-        """Write what came of one job; returns what to count it as."""
-        try:
-            match message:
-                case ("done", result, effects):
-                    try:
-                        self.store.complete(lease, result, effects, tx)
-                        return "done"
-                    except (ContractBroken, InvalidRequest) as error:
-                        state = self.store.fail(lease, str(error), tx=tx)
-                case ("failed", reason, retry_after_s, is_permanent):
-                    state = self.store.fail(
-                        lease, reason, retry_after_s=retry_after_s, is_permanent=is_permanent, tx=tx
-                    )
-                case _:
-                    return "stopped"
-            return "dead" if state is State.DEAD else "retried"
-        except LostLease:
-            return "lost"
+    def _ahead(self, takers: Sequence[Slot]) -> int:
+        """How many jobs to claim ahead."""
+        if self._longest_s is None:
+            return 0
+        depth = int(min(MAX_AHEAD, AHEAD_S / max(self._longest_s, 1e-6)))
+        waiting = [len(slot.ahead) for slot in takers]
+        return sum(depth - there for there in waiting if there <= depth // 2)
+
+    def _hand_out(self, leases: Sequence[Lease], takers: Sequence[Slot]) -> None:
+        """A job to each child that is free; those claimed ahead to whoever has the fewest."""
+        handed: list[list[Lease]] = [[] for _ in takers]
+        for lease in leases:
+            slot, its_leases = min(zip(takers, handed, strict=True), key=lambda t: len(t[0].leases))
+            if not slot.leases:
+                slot.heard_s = time.monotonic()
+            slot.leases.append(lease)
+            its_leases.append(lease)
+        for slot, its_leases in zip(takers, handed, strict=True):
+            if its_leases:
+                self._say(slot, "run", [lease.job for lease in its_leases])
+
+    def _settle(self, outcomes: Sequence[Outcome], tx) -> Counter[str]:
+        """Write what came of jobs; returns what to count them as."""
+        said: Counter[str] = Counter()
+        finished = [Finished(lease, *more) for lease, (how, *more) in outcomes if how == "done"]
+        failed = [(lease, *more) for lease, (how, *more) in outcomes if how == "failed"]
+        for one, error in zip(finished, self.store.complete_many(finished, tx), strict=True):
+            if error is None:
+                said["done"] += 1
+            elif isinstance(error, LostLease):
+                said["lost"] += 1
+            else:
+                failed.append((one.lease, str(error), 0.0, False))
+        for lease, reason, retry_after_s, is_permanent in failed:
+            try:
+                state = self.store.fail(
+                    lease, reason, retry_after_s=retry_after_s, is_permanent=is_permanent, tx=tx
+                )
+                said["dead" if state is State.DEAD else "retried"] += 1
+            except LostLease:
+                said["lost"] += 1
+        for lease, (how, *_) in outcomes:
+            if how == "unstarted":
+                self.store.release(lease, tx=tx)
+            if how in ("unstarted", "stopped"):
+                said[how] += 1
+        return said
 
     def _beat(self) -> None:
         """Renew all leases, pass on progress, and stop whoever has lost its job."""
@@ -284,17 +357,25 @@ class Worker:
         if now_s < self._next_beat_s:
             return
         self._next_beat_s = now_s + self._beat_s
-        running = [slot for slot in self._slots if slot.lease is not None]
-        finished = [Progress(lease.job.id, lease.token) for lease, _ in self._outcomes]
+        for slot in self._slots:
+            if now_s - slot.heard_s > self._beat_s:
+                self._recall(slot)
+        running = [slot for slot in self._slots if slot.leases]
         progress = [
-            Progress(slot.lease.job.id, slot.lease.token, slot.completed, slot.total)
-            for slot in running
+            Progress(lease.job.id, lease.token, is_started=how != "unstarted")
+            for lease, (how, *_) in self._outcomes
         ]
-        if not (progress or finished):
-            return
-        held = self.store.renew([*progress, *finished], self.lease_s)
         for slot in running:
-            if slot.lease.job.id not in held:
+            its = slot.leases[0]
+            progress.append(Progress(its.job.id, its.token, slot.completed, slot.total))
+            progress += [
+                Progress(lease.job.id, lease.token, is_started=False) for lease in slot.ahead
+            ]
+        if not progress:
+            return
+        held = self.store.renew(progress, self.lease_s)
+        for slot in running:
+            if slot.leases[0].job.id not in held:
                 self._tell_to_stop(slot)
 
     def _sweep(self) -> None:
@@ -320,8 +401,9 @@ class Worker:
             slot.process.kill()
             slot.pipe.close()
         for slot in self._slots:
-            slot.process.join()
-        with suppress(StoreUnavailable):  # then the leases run out by themselves
-            for slot in self._slots:
-                if slot.lease is not None:
-                    self.store.release(slot.lease)
+            slot.process.wait()
+        left = [lease for slot in self._slots for lease in slot.leases]
+        if left:
+            with suppress(StoreUnavailable), self.store.transaction() as tx:
+                for lease in left:  # if it cannot, the leases run out by themselves
+                    self.store.release(lease, tx=tx)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from minserve.errors import MinserveError
 from minserve.jobs.job import Job, Lease, LostLease, Progress, State
+from minserve.jobs.outcomes import Finished
 from minserve.jobs.store import JobStore
 from minserve.learn.leases import DEAD, DONE, QUEUED, RUNNING, JobLeasePart, Record
 
@@ -35,11 +37,12 @@ class LeasedStore:
         worker: str,
         count: int = 1,
         *,
+        ahead: int = 0,
         lease_s: float = 30.0,
         kinds: Sequence[str] | None = None,
         tx: Any = None,
     ) -> list[Lease]:
-        """See `JobStore.claim`."""
+        """See `JobStore.claim`. None is claimed ahead: the part decides on each start."""
         with self.store.transaction(tx, is_durable=False) as conn:
             now_s, granted = self.store.now_s(conn), []
             for lease in self.store.claim(worker, count, lease_s=lease_s, kinds=kinds, tx=conn):
@@ -77,6 +80,20 @@ class LeasedStore:
             if not is_repeated and not queue.complete(job.id, lease.token, result):
                 raise _refused(lease)
             self.store.complete(lease, result, effects, tx=conn)
+
+    def complete_many(
+        self, finished: Sequence[Finished], tx: Any = None
+    ) -> list[MinserveError | None]:
+        """See `JobStore.complete_many`."""
+        answers: list[MinserveError | None] = []
+        with self.store.transaction(tx) as conn:
+            for one in finished:
+                try:
+                    self.complete(one.lease, one.result, one.effects, conn)
+                    answers.append(None)
+                except MinserveError as error:
+                    answers.append(error)
+        return answers
 
     def fail(
         self,
