@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,13 +52,18 @@ def redelivery(
     out().print(table)
     print("However it dies: done, and each effect once. After a commit nothing is delivered again.")
     if picture is not None:
-        draw(lives, picture)
+        from minserve.learn.plots import redelivery as draw
+
+        draw(lives).save(picture)
     if json:
         print_json({"lives": lives})
 
 
-def life(stage: str) -> dict:
-    """One job whose first worker dies at `stage`; a second worker does what is left to do."""
+def life(stage: str, wrap: Callable[[Any], Any] = lambda store: store) -> dict:
+    """One job whose first worker dies at `stage`; a second worker does what is left to do.
+
+    `wrap(store)` may put something in front of the store, such as a learner's leases.
+    """
     from minserve.jobs.job import Backoff, Kind, LostLease, Submission
     from minserve.jobs.store import JobStore
     from minserve.request import Identity
@@ -70,8 +76,8 @@ def life(stage: str) -> dict:
 
     with tempfile.TemporaryDirectory() as folder:
         kind = Kind("report", "none:none", backoff=Backoff(4.0))
-        store = JobStore(
-            f"sqlite:///{folder}/jobs.db", [kind], clock=lambda: now[0], draw=lambda: 0.5
+        store = wrap(
+            JobStore(f"sqlite:///{folder}/jobs.db", [kind], clock=lambda: now[0], draw=lambda: 0.5)
         )
         job = store.enqueue(who, Submission("report", {}, "monday"))
         note("accepted", 1.0)
@@ -115,36 +121,3 @@ def life(stage: str) -> dict:
         "state": found.state.value,
         "ledger": ledger,
     }
-
-
-def draw(lives: list[dict], path: Path) -> None:
-    """A line for each life: markers where something happened, in the colours of Okabe and Ito."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    looks = {
-        "accepted": ("o", "#999999"),
-        "claimed": (">", "#0072B2"),
-        "killed": ("X", "#D55E00"),
-        "checkpoint": ("v", "#E69F00"),
-        "committed": ("s", "#009E73"),
-        "zombie refused": ("D", "#CC79A7"),
-    }
-    figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
-    for row, told in enumerate(reversed(lives)):
-        times = [time_s for time_s, _ in told["events"]]
-        axes.plot([times[0], times[-1]], [row, row], color="#cccccc", zorder=1)
-        for time_s, name in told["events"]:
-            marker, colour = looks[name]
-            axes.scatter(time_s, row, marker=marker, color=colour, s=80, zorder=2)
-    for name, (marker, colour) in looks.items():
-        axes.scatter([], [], marker=marker, color=colour, s=80, label=name)
-    axes.set_yticks(range(len(lives)), [f"dies {told['stage']}" for told in reversed(lives)])
-    axes.set_xlabel(f"seconds on the store's clock (lease: {LEASE_S:g} s)")
-    figure.legend(loc="outside lower center", ncols=len(looks), fontsize=8)
-    axes.set_title("One job, one effect, wherever its worker dies", loc="left", fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)

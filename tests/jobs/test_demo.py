@@ -2,7 +2,8 @@
 
 import pytest
 
-from minserve.cli.demo import STAGES, draw, life
+from minserve.cli.demo import STAGES, life
+from minserve.learn.plots import redelivery
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -17,5 +18,6 @@ def test_job_has_one_effect_wherever_its_worker_dies(stage):
 
 
 def test_lives_are_drawn(tmp_path):
-    draw([life("never"), life("after the claim")], tmp_path / "new" / "lives.png")
-    assert (tmp_path / "new" / "lives.png").stat().st_size > 5_000
+    picture = redelivery([life("never"), life("after the claim")])
+    assert picture.save(tmp_path / "new" / "lives.png").stat().st_size > 5_000
+    assert "dies after the claim: done after 2 attempts" in picture.alt

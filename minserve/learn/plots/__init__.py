@@ -10,6 +10,7 @@ says something, a hatch, a letter or a place says it too.
 from minserve.learn.plots.blocks import block_map, capacity_curve, memory_over_steps, waste_bars
 from minserve.learn.plots.history import timeline, timelines
 from minserve.learn.plots.latency import latency_curve, roofline, tradeoff
+from minserve.learn.plots.load import hockey_stick, kept_waiting, queue_curve, redelivery, rungs
 from minserve.learn.plots.prefixes import guesses, reused_blocks
 from minserve.pictures import Picture
 
@@ -18,10 +19,15 @@ __all__ = [
     "block_map",
     "capacity_curve",
     "guesses",
+    "hockey_stick",
+    "kept_waiting",
     "latency_curve",
     "memory_over_steps",
+    "queue_curve",
+    "redelivery",
     "reused_blocks",
     "roofline",
+    "rungs",
     "timeline",
     "timelines",
     "tradeoff",

@@ -1,0 +1,520 @@
+"""Lesson 6's experiments on overload: who is let in, who returns when, and what gives way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any
+
+from minserve.client import LocalClient
+from minserve.clock import EventLoop, VirtualClock
+from minserve.engine import Engine
+from minserve.events import Event, EventLog, Finished, StepStarted, TokensProduced
+from minserve.execution.simulated import CostModel, SimulatedExecutor
+from minserve.learn.admissions import LadderBase
+from minserve.learn.experiments.common import BIG_MODEL, quantile
+from minserve.learn.experiments.lesson6 import BIG, REAL, Setup
+from minserve.learn.parts_of_load import install_admission, install_overload_ladder
+from minserve.loadtest import datasets
+from minserve.loadtest.arrivals import poisson, waves
+from minserve.loadtest.capacity import OnBacklog, OnUtilisation
+from minserve.loadtest.measures import Objectives
+from minserve.request import Request, SamplingParams, WorkloadClass
+from minserve.routing.hedging import Hedging
+from minserve.scheduling.admission import (
+    DEFAULT_BUDGETS,
+    Admission,
+    Admit,
+    Defer,
+    Refuse,
+)
+from minserve.scheduling.batching import BatchingPolicy, ContinuousBatching
+from minserve.scheduling.ordering import FirstComeFirstServed, Ordering
+from minserve.scheduling.overload import Rung
+from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
+from minserve.simulator import autoscaled
+
+PATIENCE_S = 8.0
+"""After so long a person closes the window: the whole answer must be there by then."""
+
+# -- people who ask, are refused, return, and give up
+
+
+@dataclass(slots=True)
+class Person:
+    """Somebody with one question; times are the clock's. `num_asks` counts refused tries too."""
+
+    id: str
+    arrival_s: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+    workload_class: WorkloadClass = WorkloadClass.INTERACTIVE
+    patience_s: float | None = PATIENCE_S
+    priority: int = 0
+    tells_deadline: bool = True
+    num_asks: int = 0
+    first_told_s: float | None = None
+    """When they first heard anything: a token, or a refusal."""
+    first_token_s: float | None = None
+    ended_s: float | None = None
+    num_written: int = 0
+    is_complete: bool = False
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When they lose patience; None if nobody waits."""
+        return None if self.patience_s is None else self.arrival_s + self.patience_s
+
+    @property
+    def is_in_time(self) -> bool:
+        """The whole answer came while they waited."""
+        return self.is_complete and (self.deadline_s is None or self.ended_s <= self.deadline_s)
+
+    def request(self, now_s: float) -> Request:
+        """What they send at `now_s`; its deadline, if it tells one, is when they lose patience."""
+        return Request(
+            f"{self.id}.{self.num_asks}",
+            tuple(5 + (7 * i + len(self.id)) % 500 for i in range(self.num_prompt_tokens)),
+            SamplingParams(max_tokens=self.num_output_tokens, ignore_eos=True),
+            workload_class=self.workload_class,
+            arrival_s=now_s,
+            deadline_s=self.deadline_s if self.tells_deadline else None,
+            priority=self.priority,
+        )
+
+
+def crowd(rate_per_s: float, seconds: float = 40.0, seed: int = 6) -> list[Person]:
+    """People with questions of real lengths, answers cut to 150 tokens."""
+    rng = random.Random(seed)
+    samples = (call.sample for call in replace(REAL, num_prompts=5000).at_rate(1.0).calls())
+    people = []
+    for at_s, sample in zip(poisson(rate_per_s, rng), samples, strict=False):
+        if at_s >= seconds:
+            break
+        answer = min(150, sample.sampling.max_tokens)
+        people.append(Person(f"p{len(people)}", at_s, len(sample.token_ids), answer))
+    return people
+
+
+Returns = Callable[[Refuse], float | None]
+"""When somebody who is turned away returns, in seconds; None: never."""
+
+
+def as_told(refusal: Refuse) -> float | None:
+    """When the server said."""
+    return refusal.retry_after_s
+
+
+def never(refusal: Refuse) -> float | None:
+    """Goes elsewhere."""
+    return None
+
+
+def after_a_second(refusal: Refuse) -> float:
+    """As many clients are written: wait a second, ask again."""
+    return 1.0
+
+
+@dataclass(slots=True)
+class Day:
+    """What came of it: the people, and the tokens that the machine computed."""
+
+    people: list[Person]
+    num_computed_tokens: int = 0
+    rungs: list[tuple[float, int]] = field(default_factory=list)
+
+    def row(self, name: str) -> tuple[str, ...]:
+        """Cells under `DAY_HEADING`."""
+        came = [p for p in self.people if p.patience_s is not None]
+        in_time = [p for p in came if p.is_in_time]
+        told_s = [p.first_told_s - p.arrival_s for p in came if p.first_told_s is not None]
+        useful = sum(p.num_prompt_tokens + p.num_written - 1 for p in in_time)
+        return (
+            name,
+            f"{len(in_time)} of {len(came)}",
+            f"{quantile(told_s, 0.95):.2f}",
+            f"{1 - useful / self.num_computed_tokens:.0%}",
+            f"{sum(p.num_asks for p in came) / len(came):.1f}",
+        )
+
+
+DAY_HEADING = (
+    "who decides",
+    "answered in time",
+    "first word or refusal, p95 (s)",
+    "computed in vain",
+    "asks per person",
+)
+
+
+def serve(
+    people: Sequence[Person],
+    part: Callable[..., Any] | None = None,
+    *,
+    returns: Returns = never,
+    budgets: Any = None,
+    ladder: Callable[[], Any] | None = None,
+    cancels: bool = True,
+    ordering: Callable[[], Ordering] = FirstComeFirstServed,
+    policy: Callable[[], BatchingPolicy] = lambda: ContinuousBatching(512, 64),
+) -> Day:
+    """Serve fresh copies of `people` on the virtual clock, at the costs of a large model.
+
+    `part` admits (without it everybody comes in); `ladder` climbs. A person whose patience ends
+    leaves, and with `cancels` the engine hears of it and stops.
+    """
+    day = Day([replace(person) for person in people])
+    engine = Engine(
+        SimulatedExecutor(BIG.num_blocks, 16, cost=BIG_MODEL),
+        policy(),
+        prefix_caching=False,
+        ordering=ordering(),
+        log=EventLog(keep=False),
+    )
+    loop = EventLoop(VirtualClock())
+    client = LocalClient(engine, loop)
+    admission = None
+    if part is not None:
+        admission = Admission(engine.log)
+        install_admission(admission, part, budgets)
+        if ladder is not None:
+            install_overload_ladder(admission, ladder)
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepStarted):
+            day.num_computed_tokens += sum(count for _, count, _ in event.rows)
+            if admission and (not day.rungs or day.rungs[-1][1] != admission.rung):
+                day.rungs.append((event.time_s, int(admission.rung)))
+
+    engine.log.listen(note)
+    for person in day.people:
+        _Visit(person, client, admission, returns, cancels).start()
+    loop.run()
+    engine.check_integrity()
+    return day
+
+
+class _Visit:
+    """One person's way: ask, perhaps return, hear tokens, perhaps leave."""
+
+    def __init__(
+        self,
+        person: Person,
+        client: LocalClient,
+        admission: Admission | None,
+        returns: Returns,
+        cancels: bool,
+    ) -> None:
+        self.person, self.client, self.admission = person, client, admission
+        self.returns, self.cancels = returns, cancels
+
+    def start(self) -> None:
+        person, loop = self.person, self.client.loop
+        loop.at(person.arrival_s, self._ask)
+        if self.cancels and person.deadline_s is not None:
+            loop.at(person.deadline_s, self._leave)
+
+    def _ask(self) -> None:
+        now_s = self.client.loop.clock.now_s()
+        person = self.person
+        if person.deadline_s is not None and now_s >= person.deadline_s:
+            return
+        person.num_asks += 1
+        self._decide(person.request(now_s))
+
+    def _decide(self, request: Request) -> None:
+        loop = self.client.loop
+        now_s = loop.clock.now_s()
+        decision = (
+            self.admission.ask(request, now_s)
+            if self.admission
+            else Admit(request.sampling.max_tokens)
+        )
+        match decision:
+            case Admit(max_tokens=max_tokens):
+                request.sampling = replace(request.sampling, max_tokens=max_tokens)
+                self.client.send(request, self._hear)
+            case Defer(until_s=until_s):
+                loop.at(until_s, lambda: self._decide(request))
+            case Refuse():
+                self._told(now_s)
+                wait_s = self.returns(decision)
+                if wait_s is not None:
+                    loop.at(now_s + wait_s, self._ask)
+
+    def _hear(self, event: Event) -> None:
+        person = self.person
+        if isinstance(event, TokensProduced):
+            self._told(event.time_s)
+            person.first_token_s = person.first_token_s or event.time_s
+            person.num_written += len(event.token_ids)
+        elif isinstance(event, Finished):
+            person.ended_s, person.is_complete = event.time_s, event.reason == "length"
+
+    def _told(self, now_s: float) -> None:
+        if self.person.first_told_s is None:
+            self.person.first_told_s = now_s
+
+    def _leave(self) -> None:
+        if self.person.ended_s is None:
+            self.client.cancel(f"{self.person.id}.{self.person.num_asks}")
+
+
+# -- the door of a real engine
+
+
+def knock(
+    executor: Any,
+    requests: Sequence[Request],
+    part: Callable[..., Any],
+    max_queued_tokens: int,
+    max_concurrent: int | None = None,
+) -> list[tuple[str, str, str]]:
+    """All `requests` come at once to a real engine; cells under `KNOCK_HEADING` for each.
+
+    `part` decides by a budget of `max_queued_tokens`; the account may have `max_concurrent`
+    requests unfinished, whatever the part says. Those admitted are served.
+    """
+    from minserve.scheduling.admission import PlainQuota
+
+    engine = Engine(executor, prefix_caching=False)
+    admission, rows = Admission(engine.log), []
+    budgets = {
+        kind: replace(budget, max_queued_tokens=max_queued_tokens)
+        for kind, budget in DEFAULT_BUDGETS.items()
+    }
+    install_admission(admission, part, budgets)
+    admission.policy = replace(admission.policy, max_defer_s=0.0)
+    for request in requests:
+        tokens = str(request.num_prompt_tokens + request.sampling.max_tokens)
+        decision = admission.ask(request, 0.0, PlainQuota(max_concurrent))
+        if isinstance(decision, Admit):
+            engine.submit(request, 0.0)
+            rows.append((request.id, tokens, "comes in"))
+        else:
+            rows.append((request.id, tokens, f"{decision.code}: {decision.retry_after_s:.2f} s"))
+    while engine.step(0.0):
+        engine.check_integrity()
+    return rows
+
+
+KNOCK_HEADING = ("request", "tokens", "the door says")
+
+
+# -- the ladder
+
+
+def wave(seed: int = 6) -> list[Person]:
+    """People at a rate that swells and ebbs; half of them ask for something less urgent."""
+    rng, people = random.Random(seed), []
+    for at_s in waves(2.0, 22.0, 40.0, rng):
+        if at_s >= 60.0:
+            break
+        person = Person(f"p{len(people)}", at_s, rng.randrange(200, 600), rng.randrange(60, 180))
+        person.priority, person.tells_deadline = -rng.randrange(2), False
+        people.append(person)
+    return people
+
+
+def by_priority(day: Day) -> tuple[str, ...]:
+    """Of the urgent and of the others: answered in time, and tokens per answer."""
+    cells = []
+    for priority in (0, -1):
+        group = [p for p in day.people if p.priority == priority]
+        in_time = [p for p in group if p.is_in_time]
+        cells.append(f"{len(in_time)} of {len(group)}")
+        cells.append(f"{sum(p.num_written for p in in_time) / len(in_time):.0f}")
+    return tuple(cells)
+
+
+WAVE_HEADING = (
+    "ladder",
+    "urgent, in time",
+    "tokens each",
+    "not urgent, in time",
+    "tokens each ",
+)
+
+
+def with_levels(ladder: Callable[[], Any], share: float) -> Callable[[], Any]:
+    """`ladder`, whose levels in seconds and of risk are that share of the default ones."""
+    levels = {
+        name: values if name == "kv_pressure" else tuple(share * value for value in values)
+        for name, values in LadderBase.levels.items()
+    }
+    return type("OverloadLadder", (ladder,), {"levels": levels})
+
+
+class Pinned:
+    """A ladder that nobody climbs."""
+
+    def next(self, state: Any, signals: Any, now_s: float) -> Any:
+        return replace(state, rung=Rung.NORMAL)
+
+
+# -- offline work beside people
+
+
+def night_shift() -> list[Person]:
+    """60 long documents for nobody in particular, at once; and people, two a second."""
+    rng = random.Random(6)
+    work = [Person(f"w{n}", 0.0, 1500, 200, WorkloadClass.BATCH, None) for n in range(60)]
+    at_s, people = 0.0, []
+    while at_s < 20.0:
+        people.append(Person(f"p{len(people)}", at_s, rng.randrange(100, 400), 40))
+        at_s += rng.expovariate(2.0)
+    return [*work, *people]
+
+
+def reserved() -> BatchingPolicy:
+    """What `minserve serve` does: people first, and steps that stay short for them."""
+    return ReservedBatching(512, 64, reserved_blocks=BIG.num_blocks // 8, step_cap_s=0.1)
+
+
+def first_tokens(day: Day) -> tuple[float, float]:
+    """p95 of the people's time to first token, and when the last offline work was done."""
+    people = [p for p in day.people if p.patience_s is not None and p.first_token_s is not None]
+    work = [p for p in day.people if p.patience_s is None and p.ended_s is not None]
+    waits = [p.first_token_s - p.arrival_s for p in people]
+    return quantile(waits, 0.95), max(p.ended_s for p in work)
+
+
+ONLINE_FIRST = {"ordering": lambda: OnlineFirst(FirstComeFirstServed()), "policy": reserved}
+
+
+# -- hedging
+
+
+@dataclass(frozen=True, slots=True)
+class Hiccups(CostModel):
+    """A machine that now and then stops: one step in `every` takes `stall_s` more, by chance."""
+
+    every: int = 400
+    stall_s: float = 1.5
+    rng: random.Random = field(default_factory=lambda: random.Random(6))
+
+    def seconds(self, rows: Any) -> float:
+        stall_s = self.stall_s if self.rng.randrange(self.every) == 0 else 0.0
+        return CostModel.seconds(self, rows) + stall_s
+
+
+def hedged(rate_per_s: float, share: float) -> tuple[str, ...]:
+    """Requests spread over two such machines; a copy goes to the other when one is late.
+
+    Copies are at most `share` of all. Cells under `HEDGED_HEADING`.
+    """
+    loop = EventLoop(VirtualClock())
+    costs = {name: getattr(BIG_MODEL, name) for name in CostModel.__dataclass_fields__}
+    machines = [
+        LocalClient(
+            Engine(
+                SimulatedExecutor(4096, 16, cost=Hiccups(**costs, rng=random.Random(seed))),
+                prefix_caching=False,
+                log=EventLog(keep=False),
+            ),
+            loop,
+        )
+        for seed in (1, 2)
+    ]
+    clients = [Hedging(*pair, loop, share=share) for pair in (machines, machines[::-1])]
+    rng, waits = random.Random(6), []
+    for number, at_s in zip(range(1000), poisson(rate_per_s, rng), strict=False):
+        person = Person(f"h{number}", at_s, 200, 10, patience_s=None)
+        heard: list[float] = []
+
+        def listen(event: Event, at_s: float = at_s, heard: list[float] = heard) -> None:
+            if isinstance(event, TokensProduced) and not heard:
+                heard.append(event.time_s)
+                waits.append(event.time_s - at_s)
+
+        clients[number % 2].send(person.request(at_s), listen)
+    loop.run()
+    return (
+        f"{quantile(waits, 0.5):.2f}",
+        f"{quantile(waits, 0.99):.2f}",
+        str(sum(client.num_hedges for client in clients)),
+    )
+
+
+HEDGED_HEADING = ("load", "copies, at most", "TTFT p50 (s)", "TTFT p99 (s)", "copies sent")
+
+
+# -- autoscaling
+
+
+LIGHT = replace(REAL, scale=0.25)
+PROMISE = Objectives(ttft_s=1.0)
+EVERY_S = 5.0
+"""How often the number of replicas is decided."""
+
+
+def signals_at(rate_per_s: float) -> tuple[str, ...]:
+    """What one replica shows after 40 s of such a load. Cells under `SIGNALS_HEADING`."""
+    seen: list[Any] = []
+
+    def watch(signals: Any) -> int:
+        seen.append(signals)
+        return 1
+
+    given = LIGHT.at_rate(rate_per_s, int(40 * rate_per_s)).calls()
+    autoscaled("", Setup(BIG, prefix_caching=False), given, watch, PROMISE, every_s=EVERY_S)
+    last = [each for each in seen if each.now_s <= 40.0][-1]
+    return (
+        f"{rate_per_s:g}",
+        f"{last.utilisation:.0%}",
+        f"{last.queued_tokens:,}",
+        f"{last.oldest_wait_s:.1f}",
+        str(last.num_running),
+        f"{last.kv_pressure:.0%}",
+    )
+
+
+SIGNALS_HEADING = (
+    "requests/s",
+    "utilisation",
+    "queued tokens",
+    "oldest waits (s)",
+    "active",
+    "KV in use",
+)
+
+
+def scaling(is_wave: bool, rule: Any, start: int = 1, load_s: float = 10.0) -> tuple[str, ...]:
+    """A rule over one wave of load, or over a minute and a half that one replica can bear.
+
+    A replica that is asked for loads for `load_s` first. Cells under `SCALING_HEADING`.
+    """
+    low, high = (4.0, 36.0) if is_wave else (9.9, 10.0)
+    samples = (call.sample for call in replace(LIGHT, num_prompts=4000).at_rate(1.0).calls())
+    times_s = waves(low, high, 90.0, random.Random(6))
+    given = takewhile(lambda call: call.at_s < 90.0, datasets.calls(times_s, samples))
+    setup = Setup(replace(BIG, load_s=load_s), prefix_caching=False, num_replicas=start)
+    found = autoscaled("", setup, given, rule, PROMISE, every_s=EVERY_S, most=6)
+    return (
+        f"{found.attainment:.1%}",
+        f"{found.ttft_p99_s:.2f}",
+        str(found.most_replicas),
+        f"{found.replica_hours * 60:.1f}",
+    )
+
+
+def on_backlog() -> OnBacklog:
+    """Queued tokens, their age, active requests and KV pressure."""
+    return OnBacklog(tokens_per_s=4000.0, drain_s=0.5, max_running=48)
+
+
+def on_utilisation() -> OnUtilisation:
+    """The share of time in which a replica computes."""
+    return OnUtilisation()
+
+
+SCALING_HEADING = (
+    "load",
+    "scaled by",
+    "first token within 1 s",
+    "TTFT p99 (s)",
+    "most replicas",
+    "replica-minutes",
+)
