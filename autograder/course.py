@@ -3,10 +3,15 @@
 COURSE/             0700; chosen by --course, MINSERVE_COURSE, or ./gradebook
   gradebook.db      nbgrader's
   secret, offering  all hidden values derive from them; keep them, or regrades differ
-  submitted/        STUDENT/LAB/LAB.ipynb, as `nbgrader collect` leaves them; never changed
-  intake/           the notebooks alone, read and written again: all that nbgrader sees
+  course.toml       due times, late rules, extensions, groups: see rules.py; yours to write
+  submitted/        STUDENT/LAB/LAB.ipynb: what counts; never changed, only replaced by a later one
+  receipts/         LAB/ID.json: when the course received it, and the digest of what it received
+  earlier/          LAB/ID/: what a later submission replaced
+  quarantine/       LAB/STUDENT/: what claims to be somebody's and is owned by another
   autograded/ feedback/ release/      nbgrader's
-  results/          LAB/STUDENT.json: status, scores and words, one per submission
+  results/          LAB/ID.json: status, scores and words, one per submission
+  backups/          the gradebook before each run, the last ones
+  work/             one little course per job of a run; empty between runs
   nbgrader_config.py                  `cd COURSE && nbgrader formgrader` just works
 """
 
@@ -24,6 +29,7 @@ from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 
+from autograder import rules
 from autograder.notebooks import REPOSITORY, SOLUTIONS, write_whole
 from minserve.errors import ConfigError
 
@@ -52,7 +58,7 @@ class Course:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)  # an existing one may be readable: it holds grades
-            for name in ("submitted", "intake", "results", "exchange"):
+            for name in ("submitted", "results", "exchange"):
                 (path / name).mkdir(exist_ok=True)
             if not (path / "secret").exists():
                 write_whole(path / "secret", secrets.token_hex(32) + "\n", 0o600)
@@ -78,6 +84,10 @@ class Course:
     def secret(self) -> bytes:
         return (self.root / "secret").read_text("ascii").strip().encode()
 
+    def rules(self) -> rules.Rules:
+        """What the course's `course.toml` says, read anew."""
+        return rules.read(self.root)
+
     def config(self, submitted: str = "submitted", variant: str = "a") -> Config:
         """nbgrader's configuration: our own steps in place of the ones that fail silently."""
         from nbgrader import preprocessors as stock
@@ -89,7 +99,7 @@ class Course:
         c.CourseDirectory.course_id = "minserve"
         c.CourseDirectory.source_directory = str(SOLUTIONS)
         c.CourseDirectory.submitted_directory = submitted
-        c.Exchange.root = str(self.root / "exchange")
+        c.Exchange.root = self.rules().exchange or str(self.root / "exchange")
         c.CourseDirectory.db_url = f"sqlite:///{self.root / 'gradebook.db'}"
         c.GenerateAssignment.preprocessors = [
             stock.IncludeHeaderFooter,

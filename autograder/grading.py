@@ -1,12 +1,8 @@
-"""Grading: scores made outside of any kernel, saved by nbgrader, never a silent zero."""
+"""Grading one notebook: scores made outside of any kernel, never a silent zero."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
-import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ import nbformat
 from autograder import intake, notebooks, release, sandbox
 from autograder.course import Course
 from autograder.harness import Child, ChildError
+from autograder.receipts import file_id
 from autograder.scoring.base import CellScore, Lab, seed_of
 
 Result = dict[str, Any]
@@ -48,7 +45,9 @@ def score_notebook(
     else:
         status = "graded"
     notes += loader.notes
-    notes += [f"cell {cell.grade_id}: {cell.feedback[0]}" for cell in cells if cell.stopped]
+    for words in dict.fromkeys(cell.feedback[0] for cell in cells if cell.stopped):
+        ids = [cell.grade_id for cell in cells if cell.stopped and cell.feedback[0] == words]
+        notes.append(f"cell {', '.join(ids)}: {words}")
     return {
         "status": status,
         "notes": notes,
@@ -121,63 +120,19 @@ class Loader:
 def score_submission(
     course: Course, lab: Lab, student: str, notebook: nbformat.NotebookNode
 ) -> Result:
-    """Score, and keep the result beside the gradebook."""
-    seed = seed_of(course.secret, course.offering, student, lab.name)
+    """Score, and leave the result in the course. A group's members share their hidden values."""
+    who = course.rules().group_of(lab, student)
+    seed = seed_of(course.secret, course.offering, who, lab.name)
     result = score_notebook(notebook, lab, seed, sandbox.best_level())
     result |= {"student": student, "lab": lab.name, "version": release.version(lab)}
     save(course, result)
     return result
 
 
-def result_path(course: Course, lab: Lab, student: str) -> Path:
-    # NOTE: a digest, because an id may hold what a file name may not.
-    name = hashlib.sha256(student.encode()).hexdigest()[:16]
-    return course.root / "results" / lab.name / f"{name}.json"
-
-
-def save(course: Course, result: Result) -> None:
-    lab_name = result["lab"]
-    name = hashlib.sha256(result["student"].encode()).hexdigest()[:16]
-    path = course.root / "results" / lab_name / f"{name}.json"
-    notebooks.write_whole(path, json.dumps(result, indent=1) + "\n", 0o600)
-
-
-def results(course: Course, lab: Lab) -> list[Result]:
-    """Every result of a lab, by student."""
-    paths = sorted((course.root / "results" / lab.name).glob("*.json"))
-    found = [json.loads(path.read_text("utf-8")) for path in paths]
-    return sorted(found, key=lambda result: result["student"])
-
-
-# -- a class
-
-
-def students(course: Course, lab: Lab, roster: Iterable[str]) -> list[str]:
-    """Who is on the roster, in the gradebook, or has handed something in."""
-    found = set(roster)
-    for folder in (course.root / "submitted").iterdir():
-        if (folder.is_dir() or folder.is_symlink()) and not folder.name.startswith("."):
-            found.add(folder.name)
-    with course.gradebook() as gradebook:
-        found |= {student.id for student in gradebook.students}
-    return sorted(found)
-
-
-def grade(
-    course: Course,
-    lab: Lab,
-    names: Iterable[str],
-    told: Callable[[Result], None] = lambda result: None,
-) -> list[Result]:
-    """Grade one lab for these students; `told` hears of each as it is done."""
-    release.register(course, lab)
-    api = course.nbgrader(submitted="intake")
-    return [_grade_one(course, lab, api, name, told) for name in names]
-
-
-def _grade_one(course: Course, lab: Lab, api: Any, name: str, told: Callable) -> Result:
-    blank: Result = {
-        "student": name,
+def blank(lab: Lab, student: str) -> Result:
+    """A result without a score, to be filled with a status and a note."""
+    return {
+        "student": student,
         "lab": lab.name,
         "version": release.version(lab),
         "score": None,
@@ -186,55 +141,24 @@ def _grade_one(course: Course, lab: Lab, api: Any, name: str, told: Callable) ->
         "printed": {},
         "isolation": sandbox.best_level(),
     }
-    try:
-        return _graded(course, lab, api, name, blank, told)
-    except Exception as error:  # one submission must not stop a class
-        line = f"the grader itself failed ({type(error).__name__}: {error}): please report it"
-        result = blank | {"status": "unreadable", "notes": [line]}
-        save(course, result)
-        told(result)
-        return result
 
 
-def _graded(course: Course, lab: Lab, api: Any, name: str, blank: Result, told: Callable) -> Result:
-    started_s = time.monotonic()
-    try:
-        notebook = intake.take(course.root / "submitted" / name / lab.name, lab)
-        if name.startswith(("-", ".")) or any(c in name for c in "/*?[]"):
-            raise intake.Problem("unreadable", "the student id cannot be a folder name")
-    except intake.Problem as problem:
-        result = blank | {"status": problem.status, "notes": [problem.line]}
-        save(course, result)
-    else:
-        result_path(course, lab, name).unlink(missing_ok=True)
-        kept = manual_scores(course, lab, name)
-        target = course.root / "intake" / name / lab.name
-        shutil.rmtree(target, ignore_errors=True)
-        notebooks.write(notebook, target / f"{lab.name}.ipynb")
-        answer = api.autograde(lab.name, name)
-        if result_path(course, lab, name).exists() and answer["success"]:
-            result = json.loads(result_path(course, lab, name).read_text("utf-8"))
-            result["notes"] += kept
-        else:
-            lines = (answer.get("error") or answer.get("log") or "").strip().splitlines()
-            line = f"nbgrader could not save it: {lines[-1] if lines else 'no reason given'}"
-            result = blank | {"status": "unreadable", "notes": [line]}
-        save(course, result)
-    result["seconds"] = round(time.monotonic() - started_s, 2)
-    told(result)
-    return result
+def result_path(course: Course, lab: Lab, student: str) -> Path:
+    return course.root / "results" / lab.name / f"{file_id(student)}.json"
 
 
-def manual_scores(course: Course, lab: Lab, name: str) -> list[str]:
-    """A manual score on a scored cell wins over the computed one: say so, never silently."""
-    with course.gradebook() as gradebook:
-        try:
-            submission = gradebook.find_submission(lab.name, name)
-        except Exception:  # nbgrader's MissingEntry: never graded before
-            return []
-        return [
-            f"cell {grade.name} keeps its manual score {grade.manual_score:g}"
-            for notebook in submission.notebooks
-            for grade in notebook.grades
-            if grade.manual_score is not None and grade.name not in lab.manual
-        ]
+def save(course: Course, result: Result) -> None:
+    path = course.root / "results" / result["lab"] / f"{file_id(result['student'])}.json"
+    notebooks.write_whole(path, json.dumps(result, indent=1) + "\n", 0o600)
+
+
+def result_of(course: Course, lab: Lab, student: str) -> Result | None:
+    path = result_path(course, lab, student)
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def results(course: Course, lab: Lab) -> list[Result]:
+    """Every result of a lab, by student."""
+    paths = sorted((course.root / "results" / lab.name).glob("*.json"))
+    found = [json.loads(path.read_text("utf-8")) for path in paths]
+    return sorted(found, key=lambda result: result["student"])

@@ -6,6 +6,7 @@ comes back is parsed strictly; a child that dies, hangs or talks nonsense ends i
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import select
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autograder import sandbox
+from minserve import errors
 from minserve.errors import MinserveError
 
 Cells = Sequence[tuple[str, str]]
@@ -27,6 +29,11 @@ class ChildError(MinserveError):
     """The learner's process cannot go on. `status` is the word for the report."""
 
     status = "crashed"
+
+    @property
+    def told(self) -> str:
+        """What the learner reads."""
+        return str(self)
 
 
 class ChildCrashed(ChildError):
@@ -44,13 +51,28 @@ class ChildMisbehaved(ChildError):
 
     status = "tampered"
 
+    @property
+    def told(self) -> str:
+        return "sent the grader what no honest notebook sends"  # NOTE: its words may be anything
+
 
 class Raised(MinserveError):
-    """The learner's code raised: `kind` is the exception's type, `place` cell and line."""
+    """The learner's code raised: `kind` is the exception's type, `place` cell and line.
+
+    NOTE: what it says of itself is nobody's but the instructor's: `raise ValueError(tokens)` would
+    carry hidden values to the feedback page. So its text is the kind alone, and that only if the
+    kind is known; the place is checked by `Child`. What a cell raises while it is loaded is
+    told in full: no hidden value is in the process by then.
+    """
 
     def __init__(self, kind: str, message: str, place: str) -> None:
-        super().__init__(f"{kind}: {message}" if message else kind)
-        self.kind, self.place = kind, place
+        super().__init__(kind if _is_known(kind) else "an exception of your own")
+        self.kind, self.message, self.place = kind, message, place
+
+
+def _is_known(kind: str) -> bool:
+    found = getattr(builtins, kind, None) or getattr(errors, kind, None)
+    return isinstance(found, type) and issubclass(found, BaseException)
 
 
 class RemoteError(Exception):
@@ -76,6 +98,7 @@ class Child:
         self._limits = limits
         self._buffer = b""
         self._left_s = limits.session_s
+        self._num_lines = {name: source.count("\n") + 1 for name, source in cells}
         self._process = sandbox.start(limits, level)
         try:
             loaded = self._talk({"load": [list(cell) for cell in cells]}, refuse)
@@ -124,10 +147,18 @@ class Child:
             elif set(answer) == {"return"}:
                 return answer["return"]
             elif set(answer) == {"raise", "message", "line"}:
-                raise Raised(*(_text(answer[key]) for key in ("raise", "message", "line")))
+                kind, message, place = (_text(answer[key]) for key in ("raise", "message", "line"))
+                raise Raised(kind, message, self._place(place))
             else:
                 raise ChildMisbehaved("sent a message of an unknown kind")
         raise ChildTimedOut(f"asked the grader more than {ANSWER_LIMIT} times within one call")
+
+    def _place(self, told: str) -> str:
+        """`told` if it is a line that the notebook has: it could carry anything else."""
+        name, _, number = told.rpartition(", line ")
+        are_digits = number.isascii() and number.isdigit() and len(number) < 6
+        is_real = are_digits and 0 < int(number) <= self._num_lines.get(name, 0)
+        return told if is_real else "outside of your cells"
 
     @staticmethod
     def _served(answer: dict[str, Any], serve: Serve) -> dict[str, Any]:

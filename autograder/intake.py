@@ -61,8 +61,8 @@ def take(folder: Path, lab: Lab) -> nbformat.NotebookNode:
     return notebook
 
 
-def read_untrusted(path: Path) -> nbformat.NotebookNode:
-    """Parse a file that may be anything; only sources, types and nbgrader's marks are kept."""
+def read_bytes(path: Path) -> bytes:
+    """A regular file of bounded size, whatever stands there. Raises `Problem`."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
@@ -73,6 +73,12 @@ def read_untrusted(path: Path) -> nbformat.NotebookNode:
         raise Problem("unreadable", f"cannot read {path.name}: {error.strerror}") from None
     if len(data) > SIZE_LIMIT:
         raise Problem("unreadable", f"{path.name} is larger than {SIZE_LIMIT // 2**20} MiB")
+    return data
+
+
+def read_untrusted(path: Path) -> nbformat.NotebookNode:
+    """Parse a file that may be anything; only sources, types and nbgrader's marks are kept."""
+    data = read_bytes(path)
     try:
         raw = json.loads(data.decode("utf-8"))
         if raw["nbformat"] != 4:

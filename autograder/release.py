@@ -39,16 +39,34 @@ def generate(course: Course, lab: Lab, variant: str) -> None:
 def register(course: Course, lab: Lab) -> None:
     """Make the lab known to the course's gradebook; again only when its source has changed."""
     stamp = course.root / "release" / f"{lab.name}.version"
-    if stamp.exists() and stamp.read_text("ascii") == version(lab):
+    source = _digest([notebooks.path_in(notebooks.SOLUTIONS, lab.name)])
+    if stamp.exists() and stamp.read_text("ascii") == source:
         return
     generate(course, lab, DEFAULT_VARIANT)
-    notebooks.write_whole(stamp, version(lab), 0o600)
+    notebooks.write_whole(stamp, source, 0o600)
 
 
 def version(lab: Lab) -> str:
-    """Of a lab's source: it is kept with each grade."""
-    source = notebooks.path_in(notebooks.SOLUTIONS, lab.name).read_bytes()
-    return hashlib.sha256(source).hexdigest()[:12]
+    """Of everything that makes a lab's scores: its source, its scoring and the harness.
+
+    It is kept with each grade.
+    """
+    package = notebooks.REPOSITORY / "autograder"
+    scoring = package / "scoring"
+    files = [
+        notebooks.path_in(notebooks.SOLUTIONS, lab.name),
+        *sorted((scoring / lab.name.partition("_")[0]).rglob("*.py")),
+        *(scoring / f"{name}.py" for name in ("base", "stories", "regression")),
+        *(package / f"{name}.py" for name in ("child", "grading", "harness", "intake", "sandbox")),
+    ]
+    return _digest(files)
+
+
+def _digest(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
 
 
 def for_student(course: Course, lab: Lab, student: str) -> tuple[str, str]:

@@ -1,117 +1,115 @@
-"""What people read: the table after a run, the CSV for the registry."""
+"""Where everybody stands: one wording for the table, the CSV and the feedback page."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from autograder import receipts
 from autograder.course import Course
 from autograder.grading import Result, results
-from autograder.notebooks import printable, write_whole
+from autograder.notebooks import printable
 from autograder.scoring.base import Lab
-from minserve.errors import ConfigError, DataNotFound
-
-COLUMNS = (
-    "student_id",
-    "last_name",
-    "first_name",
-    "assignment",
-    "status",
-    "score",
-    "max_score",
-    "auto_score",
-    "manual_score",
-    "needs_manual_grade",
-    "notes",
-    "version",
-    "isolation",
-)
-FROM_THE_NET = re.compile(r"""<script[^>]*\bsrc=["']?https?:[^>]*>\s*</script>""")
 
 
-def line(result: Result) -> str:
-    """One submission in one line of a terminal."""
-    score = "-" if result["score"] is None else f"{result['score']:g}/{result['points']:g}"
-    notes = "; ".join(result["notes"])
-    return printable(f"{result['student']:16} {result['status']:10} {score:>7}  {notes}", 200)
+@dataclass(frozen=True)
+class Standing:
+    """One student in one lab. A score that does not exist is None, never 0."""
+
+    student: str
+    last_name: str
+    first_name: str
+    email: str
+    lab: Lab
+    result: Result | None
+    received: datetime | None = None
+    days_late: int = 0
+    automatic: float | None = None
+    by_hand: float | None = None  # None until a person has read it
+    corrected: tuple[str, ...] = ()  # scored cells whose score a person has changed
+    penalty: float = 0.0
+    total: float | None = None
+
+    @property
+    def status(self) -> str:
+        return self.result["status"] if self.result else "missing"
+
+    @property
+    def notes(self) -> str:
+        return "; ".join(self.result["notes"]) if self.result else ""
+
+    @property
+    def points(self) -> str:
+        """In words, as in "14 of 17 automatic, 3 by hand"."""
+        if self.automatic is None:
+            return "no score"
+        lab, hand_points = self.lab, sum(self.lab.manual.values())
+        words = [f"{self.automatic:g} of {lab.auto_points:g} automatic"]
+        if hand_points:
+            read = "" if self.by_hand is None else f"{self.by_hand:g} of "
+            words.append(f"{read}{hand_points:g} by hand")
+        if self.corrected:
+            words.append(f"{len(self.corrected)} corrected by a person")
+        if self.penalty:
+            words.append(f"{self.penalty:g} off for {self.days_late} days late")
+        return ", ".join(words)
 
 
-def rows(course: Course, lab: Lab) -> list[dict[str, Any]]:
-    """One row per student, on the roster or not. A score that does not exist stays empty."""
-    told = {result["student"]: result for result in results(course, lab)}
+def standings(course: Course, lab: Lab) -> list[Standing]:
+    """Everybody who is known, by student id."""
+    told, rules = {result["student"]: result for result in results(course, lab)}, course.rules()
     made = []
     with course.gradebook() as gradebook:
         people = {student.id: student for student in gradebook.students}
+        found = {s.student.id: s for s in _submissions(gradebook, lab)}
         for name in sorted(told.keys() | people.keys()):
             result, person = told.get(name), people.get(name)
-            row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
-            row |= {
-                "student_id": name,
-                "last_name": (person and person.last_name) or "",
-                "first_name": (person and person.first_name) or "",
-                "assignment": lab.name,
-                "status": result["status"] if result else "missing",
-                "max_score": lab.max_points,
-            }
-            if result:
-                row |= {key: result[key] for key in ("version", "isolation")}
-                row["notes"] = "; ".join(result["notes"])
-            if result and result["score"] is not None:
-                row |= _scores(gradebook, lab, name)
-            made.append(row)
+            scores: dict[str, Any] = {}
+            by = (result or {}).get("handed_in_by") or name
+            if receipt := receipts.find(course, lab, by):
+                late = rules.days_late(lab, name, receipt.time)
+                scores |= {"received": receipt.time, "days_late": late}
+            if result and result["score"] is not None and name in found:
+                scores |= _scores(found[name], lab)
+            made.append(
+                Standing(
+                    name,
+                    (person and person.last_name) or "",
+                    (person and person.first_name) or "",
+                    (person and person.email) or "",
+                    lab,
+                    result,
+                    **scores,
+                )
+            )
     return made
 
 
-def _scores(gradebook: Any, lab: Lab, name: str) -> dict[str, Any]:
-    submission = gradebook.find_submission(lab.name, name)
+def _submissions(gradebook: Any, lab: Lab) -> list[Any]:
+    known = {assignment.name for assignment in gradebook.assignments}
+    return gradebook.assignment_submissions(lab.name) if lab.name in known else []
+
+
+def _scores(submission: Any, lab: Lab) -> dict[str, Any]:
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-    unread = [grade.name for grade in grades if grade.needs_manual_grade]
+    hand = [grade for grade in grades if grade.name in lab.manual]
+    auto = [grade for grade in grades if grade.name not in lab.manual]
+    is_unread = any(grade.needs_manual_grade for grade in hand)
     return {
-        "score": submission.score,
-        "auto_score": sum(grade.auto_score or 0.0 for grade in grades),
-        "manual_score": sum(grade.manual_score or 0.0 for grade in grades),
-        "needs_manual_grade": "yes" if unread else "no",
+        "automatic": sum(grade.auto_score or 0.0 for grade in auto),
+        "by_hand": None if is_unread or not hand else sum(grade.score for grade in hand),
+        "corrected": tuple(grade.name for grade in auto if grade.manual_score is not None),
+        "penalty": submission.late_submission_penalty,
+        "total": max(0.0, submission.score - submission.late_submission_penalty),
     }
 
 
-def to_csv(table: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in table:
-        writer.writerow([neutral(row[column]) for column in COLUMNS])
-    return text.getvalue()
+def table(course: Course, lab: Lab, names: set[str]) -> list[str]:
+    """One line of a terminal for each of these students."""
+    return [line(standing) for standing in standings(course, lab) if standing.student in names]
 
 
-def neutral(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula gets an apostrophe before it."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("=", "+", "-", "@", "|", "%"):
-        return "'" + value
-    return " ".join(value.split()) if isinstance(value, str) else value
-
-
-def export(course: Course, lab: Lab, path: Path) -> int:
-    """Write the CSV; returns the number of rows."""
-    table = rows(course, lab)
-    write_whole(path, to_csv(table), 0o600)
-    return len(table)
-
-
-def feedback(course: Course, lab: Lab) -> list[Path]:
-    """Generate nbgrader's feedback pages for everybody who has a score."""
-    names = [result["student"] for result in results(course, lab) if result["score"] is not None]
-    if not names:
-        raise DataNotFound(f"nobody has a score in {lab.name}", "grade first")
-    api, paths = course.nbgrader(), []
-    for name in names:
-        answer = api.generate_feedback(lab.name, name)
-        path = course.root / "feedback" / name / lab.name / f"{lab.name}.html"
-        if not answer["success"] or not path.exists():
-            raise ConfigError(f"nbgrader made no feedback for {name}", "see `nbgrader --debug`")
-        page = path.read_text("utf-8")
-        write_whole(path, FROM_THE_NET.sub("", page))  # it opens offline, and tells nobody
-        paths.append(path)
-    return paths
+def line(standing: Standing) -> str:
+    words = f"{standing.student:16} {standing.status:10} {standing.points:34} {standing.notes}"
+    return printable(words.rstrip(), 200)

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from autograder import bank, grading, intake, notebooks, sandbox
+from autograder import bank, classes, grading, intake, notebooks, sandbox
 from autograder.course import Course
 from autograder.scoring.base import CellScore, Lab, seed_of
 
@@ -134,7 +134,7 @@ def nbgrader_lines(lab: Lab, submissions: list[Any]) -> list[Line]:
         names = {f"student{number:02}": s for number, s in enumerate(submissions)}
         for name, submission in names.items():
             hand_in(submission, course.root / "submitted" / name / lab.name)
-        results = {r["student"]: r for r in grading.grade(course, lab, names)}
+        results = {r["student"]: r for r in classes.grade(course, lab, names).results}
         lines = []
         with course.gradebook() as gradebook:
             for name, submission in names.items():

@@ -39,15 +39,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Advice:
-    """Feedback that teaches: what was seen, which rule it breaks, where to look."""
+    """Feedback that teaches: what was seen, which rule it breaks, where to look.
+
+    NOTE: learners read all of it, and `when`, the smallest example: no drawn value may be in it,
+    and nothing that their code has returned or raised, which could carry one.
+    """
 
     symptom: str
     invariant: str
     look: str
 
     def text(self, when: str) -> str:
-        when = f" ({when})" if when else ""
-        return f"Seen: {self.symptom}{when}.\n  Rule: {self.invariant}.\n  Look at: {self.look}."
+        example = f"  Example: {when}.\n" if when else ""
+        return f"Seen: {self.symptom}.\n  Rule: {self.invariant}.\n{example}  Look at: {self.look}."
 
 
 @dataclass
@@ -97,7 +101,7 @@ class Lab:
     names that they must define. `variants` are the planted ones; `manual` cells are read by people.
     `kinds` lists, per cell, every kind of failure that costs points: the selftest proves that each
     is looked for. `limits` say what the learner's process may use, and what of minserve it sees:
-    never the reference of what the lab asks for.
+    never the reference of what the lab asks for. The points of `bonus` cells come on top.
     """
 
     name: str
@@ -109,10 +113,11 @@ class Lab:
     manual: dict[str, float]
     kinds: dict[str, tuple[str, ...]]
     limits: Limits = field(default_factory=Limits)
+    bonus: tuple[str, ...] = ()
 
     @property
     def auto_points(self) -> float:
-        return sum(cell.points for cell in self.cells)
+        return sum(cell.points for cell in self.cells if cell.grade_id not in self.bonus)
 
     @property
     def max_points(self) -> float:
@@ -129,7 +134,7 @@ class Lab:
             cell.score(scored, open_child, rng)
         except ChildError as error:
             scored.stopped = error.status
-            scored.feedback = [f"Not scored, so 0 points: your code {error}."]
+            scored.feedback = [f"Not scored, so 0 points: your code {error.told}."]
         return scored.settle()
 
 

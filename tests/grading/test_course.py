@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autograder import grading, notebooks, report, sandbox, scoring, selftest
+from autograder import classes, exports, feedback, jobs, notebooks, sandbox, scoring, selftest
 from autograder.__main__ import main
 from autograder.bank import lab3 as bank
 from autograder.bank.lab3 import LAB as NAME
@@ -19,7 +19,7 @@ BANK = {submission.name: submission for submission in bank.all_submissions()}
 HANDED_IN = {
     "right": "right: the solution",
     "wrong": "wrong: releases at once, even in flight",
-    "hostile": "hostile: kills itself in cancel",
+    "hostile": "hostile: kills itself in a method",
     "script": "hostile: script in text and output",
     "corrupt": "hostile: corrupt JSON",
 }
@@ -49,8 +49,9 @@ def graded(tmp_path_factory):
         gradebook.update_or_create_student(
             "absent", last_name="=HYPERLINK(1)", first_name='Ann, "Bo"', email=""
         )
-    results = grading.grade(course, LAB, grading.students(course, LAB, []))
-    return course, {result["student"]: result for result in results}
+    run = classes.grade(course, LAB, classes.students(course, LAB, []), num_jobs=2)
+    assert 0 < run.peak_mb < 1500
+    return course, {result["student"]: result for result in run.results}
 
 
 pytestmark = pytest.mark.nbgrader
@@ -77,7 +78,7 @@ def test_no_score_is_made_up_for_what_cannot_be_graded(graded):
 def test_the_csv_has_a_status_empty_scores_and_no_formula(graded, tmp_path):
     course, _ = graded
     path = tmp_path / "grades.csv"
-    assert report.export(course, LAB, path) == 6
+    assert exports.export(course, LAB, path) == 6
     rows = {row["student_id"]: row for row in csv.DictReader(io.StringIO(path.read_text()))}
     assert rows["absent"]["status"] == "missing" and rows["absent"]["score"] == ""
     assert rows["corrupt"]["status"] == "unreadable" and rows["corrupt"]["score"] == ""
@@ -102,10 +103,10 @@ def test_a_person_reads_the_explanation_and_an_empty_one_is_zero(graded):
 
 def test_feedback_teaches_and_leaks_nothing(graded):
     course, _ = graded
-    paths = {path.parts[-3]: path.read_text("utf-8") for path in report.feedback(course, LAB)}
+    paths = {path.parts[-3]: path.read_text("utf-8") for path in feedback.write(course, LAB)}
     assert set(paths) == {"right", "wrong", "hostile", "script"}
     assert "the step in flight still computed" in paths["wrong"]
-    assert "Rule: from begin_step to finish_step" in paths["wrong"]
+    assert "<dt>The rule</dt><dd>from begin_step to finish_step" in paths["wrong"]
     assert "ended the process" in paths["hostile"]
     for page in paths.values():
         for secret in ("Mark scheme", "BEGIN SOLUTION", "Traceback (most", str(sandbox.REPOSITORY)):
@@ -130,7 +131,10 @@ def test_a_regrade_changes_no_score_and_keeps_a_manual_one_aloud(graded):
         grade = gradebook.find_grade("lab3-storm", NAME, NAME, "wrong")
         grade.manual_score = 1.0
         gradebook.db.commit()
-    again = {r["student"]: r for r in grading.grade(course, LAB, ["wrong", "right"])}
+    again = {
+        r["student"]: r for r in classes.grade(course, LAB, ["wrong", "right"], force=True).results
+    }
+    assert set(again) == {"wrong", "right"}
     for student, result in again.items():
         assert result["cells"] == results[student]["cells"]
     assert again["wrong"]["notes"] == ["cell lab3-storm keeps its manual score 1"]
@@ -189,7 +193,7 @@ def test_the_command_line_starts_and_helps():
         timeout=120,
     )
     assert done.returncode == 0
-    for command in ("release", "grade", "feedback", "export", "selftest"):
+    for command in ("release", "collect", "grade", "regrade", "feedback", "export", "selftest"):
         assert command in done.stdout
 
 
@@ -221,15 +225,15 @@ def test_weak_isolation_must_be_accepted_aloud(tmp_path, autograder, monkeypatch
 
 def test_one_submission_that_breaks_the_grader_does_not_stop_the_class(tmp_path, monkeypatch):
     course = Course.open(tmp_path)
-    real = grading.intake.take
+    real = jobs.intake.take
 
     def take(folder, lab):
         if folder.parent.name == "bad":
             raise OSError("disk on fire")
         return real(folder, lab)
 
-    monkeypatch.setattr(grading.intake, "take", take)
-    told = grading.grade(course, LAB, ["bad", "worse"])
+    monkeypatch.setattr(jobs.intake, "take", take)
+    told = classes.grade(course, LAB, ["bad", "worse"]).results
     assert [(r["status"], r["score"]) for r in told] == [("unreadable", None), ("missing", None)]
     assert "disk on fire" in told[0]["notes"][0]
 

@@ -1,0 +1,210 @@
+"""Jobs: each grades one submission after the other in a little course of its own.
+
+A job has its own process, gradebook and folders under COURSE/work/. What it found goes back to
+the run as plain values (see classes.py), which alone writes the course's gradebook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import resource
+import shutil
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from autograder import grading, intake, notebooks, scoring
+from autograder.collecting import is_plain_id
+from autograder.course import Course
+from autograder.grading import Result
+from autograder.scoring.base import Lab
+
+PATIENCE_S = 900.0  # for one submission, far beyond every limit of the sandbox
+
+
+@dataclass(frozen=True)
+class Task:
+    """One student, and the folder of the submission that counts."""
+
+    student: str
+    folder: Path
+
+
+@dataclass
+class Graded:
+    """What a job found. `grades` and `comments` are what its nbgrader saved, by cell."""
+
+    result: Result
+    grades: dict[str, tuple[float | None, bool]] = field(default_factory=dict)
+    comments: dict[str, str | None] = field(default_factory=dict)
+    folder: Path | None = None  # of the autograded notebook
+    peak_mb: float = 0.0
+
+
+class Desk:
+    """The little course in which one job grades."""
+
+    def __init__(self, course: Course, lab: Lab, number: int) -> None:
+        root = course.root / "work" / f"job-{number}"
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True, mode=0o700)
+        for name in ("secret", "offering", "course.toml"):
+            if (course.root / name).exists():
+                shutil.copy(course.root / name, root / name)
+        copy_database(course.root / "gradebook.db", root / "gradebook.db")
+        self.course, self.lab = Course.open(root), lab
+        self._api = self.course.nbgrader(submitted="intake")
+
+    def grade(self, task: Task) -> Graded:
+        """Grade one submission. Never raises: one submission must not stop a class."""
+        started_s = time.monotonic()
+        try:
+            graded = self._graded(task)
+        except intake.Problem as problem:
+            graded = Graded(_without(self.lab, task.student, problem.status, problem.line))
+        except Exception as error:
+            graded = failed(self.lab, task.student, f"{type(error).__name__}: {error}")
+        graded.result["seconds"] = round(time.monotonic() - started_s, 2)
+        graded.peak_mb = peak_mb()
+        return graded
+
+    def _graded(self, task: Task) -> Graded:
+        course, lab, name = self.course, self.lab, task.student
+        if not is_plain_id(name):
+            raise intake.Problem("unreadable", "the student id cannot be a folder name")
+        notebook = intake.take(task.folder, lab)
+        grading.result_path(course, lab, name).unlink(missing_ok=True)
+        target = course.root / "intake" / name / lab.name
+        shutil.rmtree(target, ignore_errors=True)
+        notebooks.write(notebook, target / f"{lab.name}.ipynb")
+        answer = self._api.autograde(lab.name, name)
+        result = grading.result_of(course, lab, name)
+        if result is None or not answer["success"]:
+            lines = (answer.get("error") or answer.get("log") or "").strip().splitlines()
+            return failed(lab, name, f"nbgrader: {lines[-1] if lines else 'no reason given'}")
+        graded = Graded(result, folder=course.root / "autograded" / name / lab.name)
+        with course.gradebook() as gradebook:
+            for saved in gradebook.find_submission(lab.name, name).notebooks:
+                for grade in saved.grades:
+                    graded.grades[grade.name] = (grade.auto_score, grade.needs_manual_grade)
+                for comment in saved.comments:
+                    graded.comments[comment.name] = comment.auto_comment
+        return graded
+
+
+def _without(lab: Lab, student: str, status: str, line: str) -> Result:
+    return grading.blank(lab, student) | {"status": status, "notes": [line]}
+
+
+def failed(lab: Lab, student: str, why: str) -> Graded:
+    """The grader's own failure: no score, and it is tried again at the next run."""
+    line = f"the grader itself failed ({why}): please report it"
+    result = _without(lab, student, "unreadable", line)
+    return Graded(result | {"grader_failed": True})
+
+
+def peak_mb() -> float:
+    """The most memory that this process and its largest child had, in MB."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(resource.getrusage(kind).ru_maxrss for kind in kinds) * 1024 / 1e6
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """A consistent copy of an SQLite file that may be in use."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        contextlib.closing(sqlite3.connect(source)) as old,
+        contextlib.closing(sqlite3.connect(target)) as new,
+    ):
+        old.backup(new)
+    target.chmod(0o600)
+
+
+def run(course: Course, lab: Lab, tasks: Sequence[Task], jobs: int) -> Iterator[Graded]:
+    """Grade all tasks, as they are done. With one job it happens in this process."""
+    try:
+        if jobs <= 1 or len(tasks) <= 1:
+            desk = Desk(course, lab, 1) if tasks else None
+            for task in tasks:
+                yield desk.grade(task)
+        else:
+            yield from _run_side_by_side(course, lab, tasks, min(jobs, len(tasks)))
+    finally:
+        shutil.rmtree(course.root / "work", ignore_errors=True)
+
+
+class _Job:
+    """A process that grades, and the pipe to it."""
+
+    def __init__(self, course: Course, lab: Lab, number: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.number = number
+        self.pipe, theirs = context.Pipe()
+        arguments = (str(course.root), lab.name, number, theirs)
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)
+        self.process.start()
+        theirs.close()
+        self.task: Task | None = None
+        self.deadline_s = 0.0
+
+    def give(self, task: Task) -> None:
+        self.task, self.deadline_s = task, time.monotonic() + PATIENCE_S
+        self.pipe.send(task)
+
+    def stop(self) -> None:
+        # NOTE: killed, not asked: the sandbox of a killed job dies with it.
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _serve(root: str, lab_name: str, number: int, pipe: Connection) -> None:
+    """A job's whole life: it ends when the run hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's to handle
+    desk = None
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        lab = scoring.find(lab_name)
+        desk = desk or Desk(Course.open(root), lab, number)
+        pipe.send(desk.grade(task))
+
+
+def _run_side_by_side(
+    course: Course, lab: Lab, tasks: Sequence[Task], jobs: int
+) -> Iterator[Graded]:
+    left = list(reversed(tasks))
+    team = [_Job(course, lab, number) for number in range(1, jobs + 1)]
+    try:
+        for job in team:
+            job.give(left.pop())
+        while busy := [job for job in team if job.task is not None]:
+            ready = wait([job.pipe for job in busy], timeout=1.0)
+            for job in busy:
+                graded = None
+                if job.pipe in ready:
+                    try:
+                        graded = job.pipe.recv()
+                    except (EOFError, OSError):
+                        graded = failed(lab, job.task.student, "its process ended")
+                elif time.monotonic() > job.deadline_s:
+                    graded = failed(lab, job.task.student, f"no end after {PATIENCE_S:g} s")
+                if graded is None:
+                    continue
+                if graded.result.get("grader_failed") and not graded.peak_mb:
+                    job.stop()  # NOTE: another one takes its place in the team
+                    team[team.index(job)] = job = _Job(course, lab, job.number)
+                job.task = None
+                yield graded
+                if left:
+                    job.give(left.pop())
+    finally:
+        for job in team:
+            job.stop()
