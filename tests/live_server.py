@@ -69,6 +69,7 @@ class Live:
         executor: SimulatedExecutor | None = None,
         admission: Callable[..., Admission | None] = lambda log: None,
         wrap: Callable[[Service], Service] = lambda service: service,
+        make_engine: Callable[..., Engine] = lambda executor, loop: Engine(executor),
         **limits: float,
     ) -> None:
         self.executor = executor or SimulatedExecutor(
@@ -81,7 +82,7 @@ class Live:
         model = ServedModel(("letters", "alias"), "root/letters", Characters(), 256, max_model_len)
 
         def make_service(loop) -> Service:
-            self.engine = Engine(self.executor)
+            self.engine = make_engine(self.executor, loop)
             client = LocalClient(self.engine, loop)
             return wrap(Service(client, model.tokenizer.detokenizer, admission(self.engine.log)))
 

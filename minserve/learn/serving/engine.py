@@ -69,6 +69,13 @@ class EngineWithParts(Engine):
     def finish_step(self, now_s: float) -> None:
         """Nothing: the step has ended already."""
 
+    def submit(self, request: Request, now_s: float) -> None:
+        try:
+            super().submit(request, now_s)
+        finally:
+            if self._failure is not None:
+                self._build()
+
     def cancel(self, request_id: str, now_s: float) -> bool:
         was_there = super().cancel(request_id, now_s)
         if self._failure is not None:
@@ -104,7 +111,7 @@ class EngineWithParts(Engine):
             queue = scheduler.running if request.status is Status.RUNNING else scheduler.waiting
             if request not in queue:
                 queue.append(request)
-        scheduler.fail_all(self._failure.reason, self.clock.now_s())
+        scheduler.fail_all(str(self._failure), self.clock.now_s())
 
     def _running(self, request_id: str) -> Request:
         return next(r for r in self.scheduler.running if r.id == request_id)

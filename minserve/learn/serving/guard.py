@@ -32,10 +32,8 @@ class PartFailed(MinserveError):
 
     part = ""
 
-    @property
-    def reason(self) -> Reason:
-        """In words for a client."""
-        return Reason(f"{self}; {self.hint}")
+    def __str__(self) -> Reason:
+        return Reason(super().__str__())  # so it keeps its code wherever it is passed on as text
 
 
 class _Stopped(BaseException):
@@ -83,15 +81,15 @@ class Guard:
         except _Stopped as stopped:
             self._leave(thread, call, outer)
             error, what = stopped, f"it still ran after {self.limit_s:g} s, so it was stopped"
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             error, what = raised, f"{type(raised).__name__}: {raised}"
         line = line_in(error, getattr(getattr(function, "__code__", None), "co_filename", ""))
         raise self.failed(part, what + (f" (line {line})" if line else "")) from error
 
     def failed(self, part: str, what: str) -> PartFailed:
         """The failure to raise, of which everybody concerned has been told."""
-        hint = f"mend it, or run the reference: minserve parts use {part} reference"
-        failure = PartFailed(f"your part {part} failed: {what}", hint)
+        advice = f"mend it, or run the reference: minserve parts use {part} reference"
+        failure = PartFailed(f"your part {part} failed: {what}; {advice}")
         failure.part = part
         self.on_failed(failure)
         return failure

@@ -144,7 +144,7 @@ class ServingParts:
                     submit(request, listener, quota, *more)
             except PartFailed as failure:
                 for index in range(request.sampling.n):
-                    listener(Ended(index, FinishReason.ERROR, failure.reason))
+                    listener(Ended(index, FinishReason.ERROR, str(failure)))
 
         service.submit = watched
         return service
@@ -253,7 +253,7 @@ class ServedSalts(SaltsPart):
             if self.shared.setdefault(salt, own) != own:
                 raise shelf.guard.failed(name, "two who may not share have the same salt")
         except PartFailed as failure:
-            reason = failure.reason
+            reason = str(failure)
             raise ApiError(500, f"the request failed: {reason}", code=reason.code) from None
         return salt
 

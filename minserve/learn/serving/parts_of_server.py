@@ -166,9 +166,10 @@ class ServedPrefixCache(LearnedPrefixCache):
         )
 
     def hashes(self, token_ids: Sequence[int], parent: bytes) -> list[bytes]:
-        found = super().hashes(token_ids, parent)
+        found = self._hash_blocks(token_ids, self.pool.block_size, parent)
         wanted = len(token_ids) // self.pool.block_size
-        if len(found) != wanted or not all(isinstance(key, bytes) for key in found):
+        is_list = isinstance(found, list) and len(found) == wanted
+        if not is_list or not all(isinstance(key, bytes) for key in found):
             what = f"{wanted} full blocks need as many keys of bytes, not {found!r:.60}"
             raise self._shelf.guard.failed("block_hashes", what)
         return found
@@ -209,7 +210,7 @@ def paged_attention(shelf: Shelf, executor: Any, own: Any) -> None:
     if own is None:
         return
     is_mine = shelf.is_mine("paged_attention")
-    if is_mine and set(executor.config.windows) != {None}:
+    if is_mine and any(window is not None for window in executor.config.windows):
         book = shelf.books["paged_attention"]
         book.target, book.why = None, "this model's layers look at a window, which it does not know"
         is_mine = False

@@ -95,7 +95,7 @@ class Shelf:
         self.last_failure = failure
         if not book.is_mine:
             return
-        log.warning("%s; the reference runs from now on", failure)
+        log.warning("%s. The reference runs from now on", failure)
         book.target, book.why = None, str(failure)
         if undo := self.undo.get(failure.part):
             undo()
