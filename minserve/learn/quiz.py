@@ -93,6 +93,36 @@ QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
             "sentence is enough.",
         },
     ),
+    "the dashboard": (
+        "raw",
+        {
+            "average": "each minute then counts alike: a quiet one with 90 requests as much as a "
+            "busy one with 600, in which nearly everybody who waited was.",
+            "max": "that is the worst minute, not the p99 of all: honest as an alarm, wrong as a "
+            "figure of the service.",
+            "raw": "keep the samples, or histograms with fixed buckets, which can be added up. A "
+            "percentile that has been computed cannot be undone.",
+        },
+    ),
+    "the queue grows": (
+        "c",
+        {
+            "a": "a longer queue makes nobody faster: it turns a refusal now into a timeout later.",
+            "b": "they all come back together, and find the same queue.",
+            "c": "whom it takes it serves in time, and the others know at once, and when it is "
+            "worth coming back.",
+        },
+    ),
+    "scale on": (
+        "waits",
+        {
+            "utilisation": "an engine computes as soon as it has one request: it reads 100 % for "
+            "a comfortable load and for one that drowns.",
+            "waits": "what waits and for how long says what is missing, active sequences and KV "
+            "blocks say how much room is left before anything waits.",
+            "requests": "a request is 10 tokens or 10,000. Count what the machine works on.",
+        },
+    ),
     "the user has gone": (
         "b",
         {

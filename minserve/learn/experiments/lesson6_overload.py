@@ -5,36 +5,31 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any
 
 from minserve.client import LocalClient
 from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.events import Event, EventLog, Finished, StepStarted, TokensProduced
-from minserve.execution.simulated import CostModel, SimulatedExecutor
+from minserve.execution.simulated import SimulatedExecutor
 from minserve.learn.admissions import LadderBase
 from minserve.learn.experiments.common import BIG_MODEL, quantile
-from minserve.learn.experiments.lesson6 import BIG, REAL, Setup
+from minserve.learn.experiments.lesson6 import BIG, REAL
 from minserve.learn.parts_of_load import install_admission, install_overload_ladder
-from minserve.loadtest import datasets
 from minserve.loadtest.arrivals import poisson, waves
-from minserve.loadtest.capacity import OnBacklog, OnUtilisation
-from minserve.loadtest.measures import Objectives
 from minserve.request import Request, SamplingParams, WorkloadClass
-from minserve.routing.hedging import Hedging
 from minserve.scheduling.admission import (
     DEFAULT_BUDGETS,
     Admission,
     Admit,
     Defer,
+    PlainQuota,
     Refuse,
 )
 from minserve.scheduling.batching import BatchingPolicy, ContinuousBatching
 from minserve.scheduling.ordering import FirstComeFirstServed, Ordering
 from minserve.scheduling.overload import Rung
 from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
-from minserve.simulator import autoscaled
 
 PATIENCE_S = 8.0
 """After so long a person closes the window: the whole answer must be there by then."""
@@ -277,8 +272,6 @@ def knock(
     `part` decides by a budget of `max_queued_tokens`; the account may have `max_concurrent`
     requests unfinished, whatever the part says. Those admitted are served.
     """
-    from minserve.scheduling.admission import PlainQuota
-
     engine = Engine(executor, prefix_caching=False)
     admission, rows = Admission(engine.log), []
     budgets = {
@@ -382,139 +375,3 @@ def first_tokens(day: Day) -> tuple[float, float]:
 
 
 ONLINE_FIRST = {"ordering": lambda: OnlineFirst(FirstComeFirstServed()), "policy": reserved}
-
-
-# -- hedging
-
-
-@dataclass(frozen=True, slots=True)
-class Hiccups(CostModel):
-    """A machine that now and then stops: one step in `every` takes `stall_s` more, by chance."""
-
-    every: int = 400
-    stall_s: float = 1.5
-    rng: random.Random = field(default_factory=lambda: random.Random(6))
-
-    def seconds(self, rows: Any) -> float:
-        stall_s = self.stall_s if self.rng.randrange(self.every) == 0 else 0.0
-        return CostModel.seconds(self, rows) + stall_s
-
-
-def hedged(rate_per_s: float, share: float) -> tuple[str, ...]:
-    """Requests spread over two such machines; a copy goes to the other when one is late.
-
-    Copies are at most `share` of all. Cells under `HEDGED_HEADING`.
-    """
-    loop = EventLoop(VirtualClock())
-    costs = {name: getattr(BIG_MODEL, name) for name in CostModel.__dataclass_fields__}
-    machines = [
-        LocalClient(
-            Engine(
-                SimulatedExecutor(4096, 16, cost=Hiccups(**costs, rng=random.Random(seed))),
-                prefix_caching=False,
-                log=EventLog(keep=False),
-            ),
-            loop,
-        )
-        for seed in (1, 2)
-    ]
-    clients = [Hedging(*pair, loop, share=share) for pair in (machines, machines[::-1])]
-    rng, waits = random.Random(6), []
-    for number, at_s in zip(range(1000), poisson(rate_per_s, rng), strict=False):
-        person = Person(f"h{number}", at_s, 200, 10, patience_s=None)
-        heard: list[float] = []
-
-        def listen(event: Event, at_s: float = at_s, heard: list[float] = heard) -> None:
-            if isinstance(event, TokensProduced) and not heard:
-                heard.append(event.time_s)
-                waits.append(event.time_s - at_s)
-
-        clients[number % 2].send(person.request(at_s), listen)
-    loop.run()
-    return (
-        f"{quantile(waits, 0.5):.2f}",
-        f"{quantile(waits, 0.99):.2f}",
-        str(sum(client.num_hedges for client in clients)),
-    )
-
-
-HEDGED_HEADING = ("load", "copies, at most", "TTFT p50 (s)", "TTFT p99 (s)", "copies sent")
-
-
-# -- autoscaling
-
-
-LIGHT = replace(REAL, scale=0.25)
-PROMISE = Objectives(ttft_s=1.0)
-EVERY_S = 5.0
-"""How often the number of replicas is decided."""
-
-
-def signals_at(rate_per_s: float) -> tuple[str, ...]:
-    """What one replica shows after 40 s of such a load. Cells under `SIGNALS_HEADING`."""
-    seen: list[Any] = []
-
-    def watch(signals: Any) -> int:
-        seen.append(signals)
-        return 1
-
-    given = LIGHT.at_rate(rate_per_s, int(40 * rate_per_s)).calls()
-    autoscaled("", Setup(BIG, prefix_caching=False), given, watch, PROMISE, every_s=EVERY_S)
-    last = [each for each in seen if each.now_s <= 40.0][-1]
-    return (
-        f"{rate_per_s:g}",
-        f"{last.utilisation:.0%}",
-        f"{last.queued_tokens:,}",
-        f"{last.oldest_wait_s:.1f}",
-        str(last.num_running),
-        f"{last.kv_pressure:.0%}",
-    )
-
-
-SIGNALS_HEADING = (
-    "requests/s",
-    "utilisation",
-    "queued tokens",
-    "oldest waits (s)",
-    "active",
-    "KV in use",
-)
-
-
-def scaling(is_wave: bool, rule: Any, start: int = 1, load_s: float = 10.0) -> tuple[str, ...]:
-    """A rule over one wave of load, or over a minute and a half that one replica can bear.
-
-    A replica that is asked for loads for `load_s` first. Cells under `SCALING_HEADING`.
-    """
-    low, high = (4.0, 36.0) if is_wave else (9.9, 10.0)
-    samples = (call.sample for call in replace(LIGHT, num_prompts=4000).at_rate(1.0).calls())
-    times_s = waves(low, high, 90.0, random.Random(6))
-    given = takewhile(lambda call: call.at_s < 90.0, datasets.calls(times_s, samples))
-    setup = Setup(replace(BIG, load_s=load_s), prefix_caching=False, num_replicas=start)
-    found = autoscaled("", setup, given, rule, PROMISE, every_s=EVERY_S, most=6)
-    return (
-        f"{found.attainment:.1%}",
-        f"{found.ttft_p99_s:.2f}",
-        str(found.most_replicas),
-        f"{found.replica_hours * 60:.1f}",
-    )
-
-
-def on_backlog() -> OnBacklog:
-    """Queued tokens, their age, active requests and KV pressure."""
-    return OnBacklog(tokens_per_s=4000.0, drain_s=0.5, max_running=48)
-
-
-def on_utilisation() -> OnUtilisation:
-    """The share of time in which a replica computes."""
-    return OnUtilisation()
-
-
-SCALING_HEADING = (
-    "load",
-    "scaled by",
-    "first token within 1 s",
-    "TTFT p99 (s)",
-    "most replicas",
-    "replica-minutes",
-)
