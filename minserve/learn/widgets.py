@@ -145,10 +145,13 @@ def prefix_explorer() -> Any:
     return interactive(controls, lambda **chosen: prefix_picture(**chosen).html(), prefix_picture())
 
 
-def interactive(controls: dict[str, Any], draw: Callable[..., str], still: Picture) -> Any:
+def interactive(
+    controls: dict[str, Any], draw: Callable[..., str], still: Picture, columns: int = 1
+) -> Any:
     """Controls above one HTML view that `draw(**values)` fills anew at every change.
 
-    In a saved notebook, and where widgets cannot be shown, `still` stands in.
+    With more `columns`, controls stand side by side. In a saved notebook, and where widgets cannot
+    be shown, `still` stands in.
     """
     import ipywidgets
 
@@ -160,7 +163,11 @@ def interactive(controls: dict[str, Any], draw: Callable[..., str], still: Pictu
     for control in controls.values():
         control.observe(update, names="value")
     update()
-    return _WithStill(ipywidgets.VBox([*controls.values(), view]), still)
+    shown = [*controls.values()]
+    if columns > 1:
+        rows = [shown[i : i + columns] for i in range(0, len(shown), columns)]
+        shown = [ipywidgets.HBox(row) for row in rows]
+    return _WithStill(ipywidgets.VBox([*shown, view]), still)
 
 
 class _WithStill:

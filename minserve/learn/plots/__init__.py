@@ -12,13 +12,17 @@ from minserve.learn.plots.history import timeline, timelines
 from minserve.learn.plots.latency import latency_curve, roofline, tradeoff
 from minserve.learn.plots.load import hockey_stick, kept_waiting, queue_curve, redelivery, rungs
 from minserve.learn.plots.prefixes import guesses, reused_blocks
+from minserve.learn.plots.reuse import false_hits, freshness, key_outcomes
 from minserve.pictures import Picture
 
 __all__ = [
     "Picture",
     "block_map",
     "capacity_curve",
+    "false_hits",
+    "freshness",
     "guesses",
+    "key_outcomes",
     "hockey_stick",
     "kept_waiting",
     "latency_curve",
