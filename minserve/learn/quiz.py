@@ -123,6 +123,48 @@ QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
             "requests": "a request is 10 tokens or 10,000. Count what the machine works on.",
         },
     ),
+    "not in the key": (
+        "request",
+        {
+            "roles": "an admin may be told more than others: without roles the first of them to ask "
+            "decides what all read.",
+            "history": 'then "And the support hours?" has one answer for all chats.',
+            "request": "every request has another id, and the answer does not depend on it: with "
+            "it in the key nothing is ever found again.",
+            "policy": "then answers of the old policy are served under the new one, until they "
+            "expire.",
+        },
+    ),
+    "five are left": (
+        "table",
+        {
+            "hash": "nothing collided: two people who may share an answer have one key, as they "
+            "should. The question is who may.",
+            "ttl": "that makes leaks rarer and not impossible: the second to ask within the minute "
+            "still reads the first one's balance.",
+            "table": "the scope of every class was public, so your key left out who asks, as it "
+            "was told. Whose business an answer is has to be decided for each class.",
+        },
+    ),
+    "who leads hangs up": (
+        "next",
+        {
+            "fail": "that would make 199 people depend on one stranger's connection.",
+            "next": "whoever has waited longest takes over and asks the model: two calls, and "
+            "everybody else is answered.",
+            "all": "then the crowd comes down on the model after all, only later.",
+        },
+    ),
+    "on is near off": (
+        "guards",
+        {
+            "higher": "look at the curve: the paraphrases go first, and the wrong share grows.",
+            "model": "a better one places paraphrases nearer. On and off stay near as well: they "
+            "are about the same thing.",
+            "guards": "a difference that a word makes is seen by looking at the words. Nearness "
+            "is there to find candidates.",
+        },
+    ),
     "the user has gone": (
         "b",
         {
