@@ -20,7 +20,8 @@ MAX_CALLS = 10_000
 @dataclass(frozen=True)
 class Interface:
     """What a test may use. `make(subject, *args)` checks `args` and returns the objects of one
-    fresh bench, by kind; it raises `RemoteError` for arguments that make no sense.
+    fresh bench, by kind; it raises `RemoteError` for arguments that make no sense. The test gets a
+    list of them, or the one that there is.
 
     `methods` and `properties` say per kind what can be called and read, `maker` is the spec of the
     remote function that the test is given.
@@ -62,12 +63,12 @@ class Host:
         except Exception as error:  # whatever it is, the learner's test should see it
             raise RemoteError(type(error).__name__, str(error)) from None
 
-    def _make(self, args: list[Any]) -> list[dict[str, Any]]:
+    def _make(self, args: list[Any]) -> Any:
         if len(self._made) >= MAX_SUBJECTS:
             raise RemoteError("RuntimeError", f"a test may make {MAX_SUBJECTS} of them")
         number = len(self._made)
         self._made.append(self._interface.make(self._subject, *args))
-        return [
+        remotes = [
             {
                 "remote": {
                     "name": f"{kind} {number}",
@@ -78,6 +79,7 @@ class Host:
             }
             for kind in self._made[number]
         ]
+        return remotes if len(remotes) > 1 else remotes[0]
 
 
 def score_test(
