@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 # NOTE: must be set before torch loads. Threads that spin for long slow a shared machine several
 # times; some 20 us of it (2,000 turns) spare each small operation a wake-up of 100 us.
@@ -12,6 +13,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 import typer  # noqa: E402
 
+from minserve import __version__  # noqa: E402
 from minserve.cli.arena import arena  # noqa: E402
 from minserve.cli.benchmarks import benchmarks  # noqa: E402
 from minserve.cli.cache import cache  # noqa: E402
@@ -27,6 +29,7 @@ from minserve.cli.keys import keys  # noqa: E402
 from minserve.cli.loadtest import loadtest  # noqa: E402
 from minserve.cli.models import models  # noqa: E402
 from minserve.cli.parts import parts  # noqa: E402
+from minserve.cli.progress import progress  # noqa: E402
 from minserve.cli.replay import replay  # noqa: E402
 from minserve.cli.scenario import scenario  # noqa: E402
 from minserve.cli.serve import serve  # noqa: E402
@@ -56,6 +59,7 @@ for command in (
     estimate,
     generate,
     models,
+    progress,
     replay,
     scenario,
     serve,
@@ -72,6 +76,22 @@ app.add_typer(jobs, name="jobs")
 app.add_typer(keys, name="keys")
 app.add_typer(parts, name="parts")
 app.command()(worker)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and end, before any command is asked for."""
+    if wanted:
+        print(f"minserve {__version__}")
+        raise typer.Exit
+
+
+@app.callback(no_args_is_help=True)
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Build, break and measure an LLM inference engine."""
 
 
 def main() -> None:

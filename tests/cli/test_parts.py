@@ -28,3 +28,13 @@ def test_what_does_not_exist_is_one_clear_line(minserve):
     minserve("parts use block_pool theirs").refused("theirs")
     minserve("parts hint block_pool 9").refused("9")
     minserve("parts restore block_pool 7").refused("7")
+
+
+def test_progress_of_an_empty_workspace_says_what_is_to_build(minserve):
+    ran = minserve("progress --json").ok()
+    assert "3 KV-cache memory" in ran.out and "concept check before the course" in ran.out
+    assert ran.json["num_built"] == 0 and ran.json["num_parts"] >= 22
+
+
+def test_trace_without_a_server_is_one_clear_line(minserve):
+    minserve("parts --trace --url http://127.0.0.1:9").refused("no minserve server answers")
