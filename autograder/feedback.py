@@ -122,7 +122,7 @@ def _table(standing: Standing) -> str:
         read = "by hand" if standing.by_hand is None or len(lab.manual) > 1 else None
         rows.append((_heading(name), read or f"{standing.by_hand:g} of {points:g}"))
     if standing.penalty:
-        rows.append((f"{standing.days_late} days late", f"-{standing.penalty:g}"))
+        rows.append(("handed in late", f"-{standing.penalty:g}"))
     body = "".join(f"<tr><td>{escape(a)}</td><td>{escape(b)}</td></tr>" for a, b in rows)
     return f"<table><tr><th>behaviour</th><th>points</th></tr>{body}</table>"
 

@@ -52,7 +52,8 @@ class Standing:
         if self.corrected:
             words.append(f"{len(self.corrected)} corrected by a person")
         if self.penalty:
-            words.append(f"{self.penalty:g} off for {self.days_late} days late")
+            days = "a day" if self.days_late == 1 else f"{self.days_late} days"
+            words.append(f"{self.penalty:g} off for being {days} late")
         return ", ".join(words)
 
 

@@ -1,0 +1,184 @@
+"""What comes into the course: only notebooks, received when the course says, from their owner."""
+
+import os
+import stat
+import zipfile
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from grading.conftest import NOON
+
+from autograder import collecting, receipts, scoring
+from minserve.errors import ConfigError, DataNotFound
+
+LAB = scoring.find("lab3")
+FILE = f"{LAB.name}.ipynb"
+
+
+def submitted(course, student):
+    return course.root / "submitted" / student / LAB.name / FILE
+
+
+def put(folder, student, data=b"one", name=FILE):
+    path = folder / student / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def zipped(path, *entries):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in entries:
+            archive.writestr(name, data)
+    return path
+
+
+# -- folders
+
+
+def test_a_receipt_keeps_its_time_until_other_bytes_come(course, tmp_path):
+    put(tmp_path / "in", "ann")
+    later = NOON + timedelta(days=1)
+    for when in (NOON, later):
+        collecting.from_folder(course, LAB, tmp_path / "in", when)
+    assert receipts.find(course, LAB, "ann").time == NOON
+    put(tmp_path / "in", "ann", b"two")
+    done = collecting.from_folder(course, LAB, tmp_path / "in", later)
+    assert (done.taken, done.same) == (["ann"], [])
+    assert receipts.find(course, LAB, "ann").time == later
+    assert submitted(course, "ann").read_bytes() == b"two"
+    (kept,) = (course.root / "earlier" / LAB.name / receipts.file_id("ann")).iterdir()
+    assert kept.read_bytes() == b"one"
+
+
+def test_a_timestamp_file_of_the_submitter_is_not_read(course, tmp_path):
+    path = put(tmp_path / "in", "ann")
+    (path.parent / "timestamp.txt").write_text("2001-01-01 00:00:00 UTC")
+    collecting.from_folder(course, LAB, tmp_path / "in", NOON)
+    assert receipts.find(course, LAB, "ann").time == NOON
+    assert [p.name for p in submitted(course, "ann").parent.iterdir()] == [FILE]
+
+
+def test_a_link_is_collected_as_a_link_and_never_followed(course, tmp_path):
+    secret = tmp_path / "secret.ipynb"
+    secret.write_text("secret")
+    folder = tmp_path / "in" / "ann"
+    folder.mkdir(parents=True)
+    (folder / FILE).symlink_to(secret)
+    collecting.from_folder(course, LAB, tmp_path / "in", NOON)
+    assert submitted(course, "ann").is_symlink()
+    assert receipts.find(course, LAB, "ann") is None
+
+
+# -- zip files
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"../ann/{FILE}", f"/ann/{FILE}", f"ann/../../{FILE}", f"C:/ann/{FILE}", f"..\\ann\\{FILE}"],
+)
+def test_a_zip_path_that_climbs_is_refused(course, tmp_path, name):
+    before = {path for path in tmp_path.rglob("*") if "receipts" not in path.parts}
+    source = zipped(tmp_path / "in.zip", (name, b"x"), (f"bob/{FILE}", b"y"))
+    done = collecting.from_zip(course, LAB, source, NOON)
+    assert done.taken == ["bob"] and "climbs" in done.refused[0]
+    made = {path for path in tmp_path.rglob("*") if "receipts" not in path.parts} - before
+    assert {p for p in made if p.is_file()} == {source, submitted(course, "bob")}
+
+
+def test_links_and_floods_in_a_zip_file_are_refused(course, tmp_path, monkeypatch):
+    monkeypatch.setattr(collecting, "SIZE_LIMIT", 1000)
+    link = zipfile.ZipInfo(f"ann/{FILE}")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    path = tmp_path / "in.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(link, "/etc/passwd")
+        archive.writestr(f"bob/{FILE}", b"\0" * 10**6)
+        archive.writestr(f"-rf/{FILE}", b"x")
+    done = collecting.from_zip(course, LAB, path, NOON)
+    assert done.taken == [] and list((course.root / "submitted").iterdir()) == []
+    assert [line.partition(": ")[2].split()[0] for line in done.refused] == [
+        "it",
+        "larger",
+        "names",
+    ]
+
+
+def test_a_pattern_finds_the_student_in_the_names_that_moodle_gives(course, tmp_path):
+    source = zipped(tmp_path / "in.zip", (f"Ann Abel_4711_assignsubmission_file_/{FILE}", b"x"))
+    pattern = r".*_(?P<student>\d+)_assignsubmission_file_/.*"
+    assert collecting.from_zip(course, LAB, source, NOON, pattern).taken == ["4711"]
+
+
+def test_what_is_no_zip_file_or_pattern_is_one_clear_error(course, tmp_path):
+    (tmp_path / "bad.zip").write_bytes(b"PK, not")
+    with pytest.raises(DataNotFound, match="cannot read"):
+        collecting.from_zip(course, LAB, tmp_path / "bad.zip", NOON)
+    with pytest.raises(ConfigError, match="does not name a student"):
+        collecting.from_zip(course, LAB, tmp_path / "bad.zip", NOON, "(.*)")
+
+
+# -- nbgrader's exchange
+
+
+def hand_in(course, student, data, stamp="2026-12-01 10:00:00 UTC"):
+    folder = course.root / "exchange" / "minserve" / "inbound" / f"{student}+{LAB.name}+{stamp}+x"
+    folder.mkdir(parents=True)
+    (folder / FILE).write_bytes(data)
+    (folder / "timestamp.txt").write_text(stamp)
+    return folder
+
+
+def test_the_exchange_gives_the_time_of_the_machine_not_the_submitters(course):
+    forged = hand_in(course, "ann", b"x", "1999-01-01 00:00:00 UTC")
+    for path in (forged / FILE, forged):
+        os.utime(path, (0, 0))
+    before = datetime.now(UTC) - timedelta(minutes=5)
+    collecting.from_exchange(course, LAB, lambda path: "ann")
+    assert receipts.find(course, LAB, "ann").time > before
+
+
+def test_of_several_in_the_exchange_the_last_by_the_machines_time_counts(course):
+    hand_in(course, "ann", b"first", "2026-12-09 00:00:00 UTC")
+    hand_in(course, "ann", b"second", "2026-12-01 00:00:00 UTC")
+    collecting.from_exchange(course, LAB, lambda path: "ann")
+    assert submitted(course, "ann").read_bytes() == b"second"
+
+
+def test_a_folder_of_another_owner_goes_to_quarantine_until_somebody_accepts_it(course):
+    hand_in(course, "ann", b"not hers")
+    done = collecting.from_exchange(course, LAB, lambda path: "bob")
+    assert done.taken == [] and "is owned by bob: in quarantine" in done.refused[0]
+    assert not submitted(course, "ann").exists()
+    quarantine = course.root / "quarantine" / LAB.name
+    assert collecting.from_folder(course, LAB, quarantine, NOON, {"ann"}).taken == ["ann"]
+    assert submitted(course, "ann").read_bytes() == b"not hers"
+
+
+def test_the_owner_is_the_account_that_the_machine_names(course):
+    folder = hand_in(course, "root", b"x")
+    if os.getuid() != 0:
+        pytest.skip("needs root, to give a folder away")
+    os.chown(folder, 1, 1)  # daemon
+    done = collecting.from_exchange(course, LAB)
+    assert done.taken == [] and "owned by daemon" in done.refused[0]
+
+
+def test_where_all_share_an_account_the_check_can_be_switched_off(course):
+    (course.root / "course.toml").write_text("[collect]\ncheck_owner = false\n")
+    hand_in(course, "ann", b"x")
+    assert collecting.from_exchange(course, LAB, lambda path: "jovyan").taken == ["ann"]
+
+
+def test_a_link_in_the_exchange_is_refused(course, tmp_path):
+    folder = hand_in(course, "ann", b"x")
+    (folder / FILE).unlink()
+    (folder / FILE).symlink_to("/etc/passwd")
+    done = collecting.from_exchange(course, LAB, lambda path: "ann")
+    assert done.taken == [] and len(done.refused) == 1
+
+
+def test_an_exchange_that_is_not_there_says_what_to_do(course):
+    with pytest.raises(DataNotFound) as caught:
+        collecting.from_exchange(course, LAB)
+    assert "release_assignment" in caught.value.hint
