@@ -126,8 +126,8 @@ QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
     "not in the key": (
         "request",
         {
-            "roles": "an admin may be told more than others: without roles the first of them to ask "
-            "decides what all read.",
+            "roles": "an admin may be told more: without roles, the first to ask decides what all "
+            "read.",
             "history": 'then "And the support hours?" has one answer for all chats.',
             "request": "every request has another id, and the answer does not depend on it: with "
             "it in the key nothing is ever found again.",
