@@ -35,7 +35,7 @@ from minserve.reuse.key import CanonicalKey, Query
 from minserve.reuse.response import ExactCache
 from minserve.scheduling.admission import NO_QUOTA, AdmissionPolicy, Quota, Refuse
 from minserve.scheduling.overload import Ladder, LadderState, Rung, Signals
-from minserve.service import Ended, Listener
+from minserve.service import Ended, Listener, Output
 from minserve.serving.errors import ApiError
 from minserve.serving.identity import Principal, Salts, Scope
 
@@ -64,6 +64,7 @@ class ServingParts:
 
     def __init__(self, policy: str | None = None, limit_s: float = LIMIT_S) -> None:
         self.shelf = Shelf(SERVING, Guard(limit_s))
+        self._salts: ServedSalts | None = None
         name = f"{policy}_batching" if policy else put.newest_policy(self.shelf)
         self.policy_part = name or "continuous_batching"
         if self.policy_part not in put.POLICIES:
@@ -136,15 +137,24 @@ class ServingParts:
         def watched(
             request: Request, listener: Listener, quota: Quota = NO_QUOTA, *more: Any
         ) -> None:
-            shelf.ledger.find(request.id) or shelf.ledger.begin(request.id, request.arrival_s)
-            if request.cache_salt in self._salts.shared:
-                shelf.ledger.note("cache_salt", request.id)
+            ledger = shelf.ledger
+            passage = ledger.find(request.id) or ledger.begin(request.id, request.arrival_s)
+
+            def heard(output: Output) -> None:
+                if isinstance(output, Refuse):
+                    passage.state = output.code
+                elif isinstance(output, Ended):  # perhaps by a cache, which the engine's log lacks
+                    passage.state = output.reason.value
+                listener(output)
+
+            if self._salts and request.cache_salt in self._salts.shared:
+                ledger.note("cache_salt", request.id)
             try:
-                with shelf.ledger.during(request.id):
-                    submit(request, listener, quota, *more)
+                with ledger.during(request.id):
+                    submit(request, heard, quota, *more)
             except PartFailed as failure:
                 for index in range(request.sampling.n):
-                    listener(Ended(index, FinishReason.ERROR, str(failure)))
+                    heard(Ended(index, FinishReason.ERROR, str(failure)))
 
         service.submit = watched
         return service

@@ -28,7 +28,8 @@ class ServedStore(LeasedStore):
 
     def _asked(self, record: Record, job: Job, lease_s: float) -> JobLeasePart:
         ledger = self._shelf.ledger
-        ledger.find(job.id) or ledger.begin(job.id, 0.0)
+        passage = ledger.find(job.id) or ledger.begin(job.id, 0.0)
+        passage.state = "job"
         if self._shelf.is_mine(NAME):
             ledger.note(NAME, job.id)
         return super()._asked(record, job, lease_s)
