@@ -9,13 +9,15 @@ PYTEST_FLAGS ?=
 
 BIN := .venv/bin
 READY := .venv/.installed
+# With what only the long tests and the site need.
+WHOLE := .venv/.installed-whole
 
 # NOTE: threads that spin long while they wait slow a shared machine several times; 2,000 turns are 20 us.
 export OMP_WAIT_POLICY = passive
 export GOMP_SPINCOUNT = 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all lint demo bench clean
+.PHONY: help lab test test-all lint docs audit demo bench clean
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,12 +28,21 @@ lab: $(READY)  ## open the first lesson in JupyterLab (LAB_FLAGS="--no-browser -
 test: $(READY)  ## everything that is quick
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
 
-test-all: $(READY)  ## everything, the slow tests too
+test-all: $(WHOLE)  ## everything, the slow tests too
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 lint: $(READY)  ## style and import rules
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
+
+docs: $(WHOLE)  ## the documentation site, in build/site
+	$(BIN)/python -m sphinx -W --keep-going -q -j 2 -c docs -b html -d build/doctrees . build/site
+	@echo "open build/site/docs/index.html"
+
+audit: $(WHOLE)  ## licences of all dependencies, and known vulnerabilities (asks the public database)
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[audit]"
+	$(BIN)/pip-licenses --summary --order=count
+	$(BIN)/pip-audit --skip-editable
 
 demo: $(READY)  ## one workload under every batching policy: a table and a picture
 	$(BIN)/minserve replay --demo
@@ -48,4 +59,8 @@ $(BIN)/python:
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt -e ".[course,test]"
+	@touch $@
+
+$(WHOLE): $(READY)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[course,test,docs,cluster]"
 	@touch $@

@@ -26,6 +26,7 @@ from minserve.cli.gate import gate  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.jobs import jobs  # noqa: E402
 from minserve.cli.keys import keys  # noqa: E402
+from minserve.cli.labs import check, lab  # noqa: E402
 from minserve.cli.loadtest import loadtest  # noqa: E402
 from minserve.cli.models import models  # noqa: E402
 from minserve.cli.parts import parts  # noqa: E402
@@ -56,6 +57,7 @@ for command in (
     arena,
     calibrate,
     chat,
+    check,
     estimate,
     generate,
     models,
@@ -74,6 +76,7 @@ app.add_typer(cache, name="cache")
 app.add_typer(demo, name="demo")
 app.add_typer(jobs, name="jobs")
 app.add_typer(keys, name="keys")
+app.add_typer(lab, name="lab")
 app.add_typer(parts, name="parts")
 app.command()(worker)
 

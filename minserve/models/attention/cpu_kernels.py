@@ -48,7 +48,7 @@ class Kernels(NamedTuple):
 def exp(x):
     """e^x for x <= 0 in float32, without a branch, so that loops of it become vector code.
 
-    x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a polynomial (Cephes, Moshier), 2^n by its bits.
+    x = n ln 2 + r with `|r| <= ln 2 / 2`; e^r by a polynomial (Cephes, Moshier), 2^n by its bits.
     """
     x = max(x, np.float32(-87.0))
     n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
