@@ -1,0 +1,19 @@
+"""`minserve lab` and `minserve check`, as a learner runs them."""
+
+
+def test_from_a_clean_copy_to_a_check(minserve, tmp_path):
+    assert "lab3       Lab 3: the cancellation leak" in minserve("lab", "list").ok().out
+    target = tmp_path / "work"
+    assert str(target) in minserve("lab", "start", "lab3", "--to", str(target)).ok().out
+    minserve("lab", "start", "lab3", "--to", str(target)).refused("exists already")
+    (notebook,) = target.iterdir()
+    done = minserve("check", "lab3", str(notebook), "--json")
+    assert done.code == 1 and done.json["points"] == "3 of 17 automatic, 3 by hand"
+    assert "FAILS  4 points: a cancelled request gives its blocks back at once" in done.out
+    assert "Seen: cancelled while its prompt was being read: its blocks are stranded." in done.out
+
+
+def test_an_unknown_lab_or_file_is_one_clear_error(minserve):
+    minserve("check", "lab0").refused("no lab is called 'lab0'")
+    minserve("check", "lab3", "/nowhere.ipynb").refused("cannot read")
+    minserve("lab", "start", "lab0").refused("lab3")
