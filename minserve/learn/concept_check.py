@@ -62,7 +62,7 @@ def concept_check(when: str, answers: Mapping[int, str | None]) -> None:
         raise ConfigError(f"{when!r} is neither", f"say {BEFORE!r} or {AFTER!r}")
     given = {number: str(answers.get(number) or "").strip().lower() for number in NUMBERS}
     if missing := [number for number in NUMBERS if not given[number]]:
-        print(f"Not yet: question {_listed(missing)} is still open. A guess will do.")
+        print(f"Not yet, still open: {_listed(missing)}. A guess will do.")
         return
     if odd := [n for n in NUMBERS if given[n] not in QUESTIONS[n - 1].choices]:
         print(f"Question {_listed(odd)}: choose one of the letters shown.")

@@ -105,7 +105,7 @@ def test_what_is_missing_or_no_choice_is_said_and_nothing_is_kept(capsys):
     concept_check("before", RIGHT | {3: None, 7: ""})
     concept_check("before", RIGHT | {4: "z"})
     out = capsys.readouterr().out
-    assert "question 3, 7 is still open" in out and "Question 4: choose" in out
+    assert "still open: 3, 7" in out and "Question 4: choose" in out
     assert results()["before"] is None
     with pytest.raises(ConfigError):
         concept_check("during", RIGHT)

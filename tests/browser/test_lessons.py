@@ -1,4 +1,4 @@
-"""Lesson 3 in JupyterLab, as a learner opens it: all cells run, a slider moves the figure."""
+"""The lessons in JupyterLab, as a learner opens them: all cells run, and the widgets move."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LESSON = ROOT / "lessons" / "03_kv_cache_memory.ipynb"
+LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.ipynb"))
 ARTIFACTS = ROOT / "artifacts"
 READY_S, RUN_S = 90, 240  # generous: CI may be busy
+WIDGET = re.compile(r"^\w*(calculator|explorer|slider)\(", re.M)
 CHROMIUM_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -31,17 +33,21 @@ CHROMIUM_FLAGS = [
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-@pytest.fixture
-def jupyter(tmp_path):
-    """A JupyterLab over a copy of the lesson, with folders of its own; yields its address."""
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory):
+    """A JupyterLab over copies of the lessons, with folders of its own; yields its address."""
+    tmp_path = tmp_path_factory.mktemp("jupyter")
     root = tmp_path / "Kurs Élève"
     root.mkdir()
-    (root / LESSON.name).write_bytes(LESSON.read_bytes())
-    settings = tmp_path / "settings" / "@jupyterlab" / "apputils-extension"
-    settings.mkdir(parents=True)
-    (settings / "notification.jupyterlab-settings").write_text(
-        json.dumps({"fetchNews": "false", "checkForUpdates": False}), encoding="utf-8"
-    )
+    for lesson in LESSONS:
+        (root / lesson.name).write_bytes(lesson.read_bytes())
+    for name, settings in {
+        "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+        "notebook-extension/tracker": {"windowingMode": "none"},  # draw what is out of view too
+    }.items():
+        file = tmp_path / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(settings), encoding="utf-8")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -105,47 +111,64 @@ def page(require_debian):
         browser.close()
 
 
-def test_lesson_opens_runs_and_its_slider_moves_the_figure(jupyter, page):
-    page.goto(f"{jupyter}/lab/tree/{LESSON.name}?reset")
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_lesson_opens_runs_and_its_widgets_move(jupyter, page, lesson):
+    page.goto(f"{jupyter}/lab/tree/{lesson.name}?reset")
     # NOTE: the status bar says idle too early, and Run All then does nothing; this button does not.
     idle = page.get_by_role("button", name="Python 3 (ipykernel) | Idle")
     idle.wait_for(timeout=READY_S * 1000)
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.locator('[data-command="runmenu:run-all"]').click()
-
-    # NOTE: a slider's message waits in the kernel behind every cell that is queued.
+    # NOTE: a widget's message waits in the kernel behind every cell that is queued.
     _await_end(page)
-    slider = page.locator(".widget-slider .noUi-handle[role=slider]").first
-    slider.wait_for(timeout=RUN_S * 1000)
-    figure = page.locator(".widget-html img").first
-    figure.wait_for(timeout=30_000)
-    assert len(figure.get_attribute("alt")) > 30
-    before, words_before = figure.get_attribute("src"), figure.get_attribute("alt")
-    slider.scroll_into_view_if_needed()
-    slider.focus()
-    page.keyboard.press("ArrowRight")
-    page.wait_for_function(
-        "before => document.querySelector('.widget-html img').src !== before", arg=before
-    )
-    assert figure.get_attribute("alt") != words_before
-    ARTIFACTS.mkdir(exist_ok=True)
-    page.locator(".jp-Notebook").first.screenshot(path=ARTIFACTS / "lesson3_calculator.png")
 
+    book = page.locator(".jp-Notebook").first
+    text = book.inner_text()
+    assert "Traceback" not in text
+    assert "not yet: there is nothing to check so far" in text  # the starters are untouched
     told = page.locator(".jp-RenderedText[data-mime-type*=stderr]").all_inner_texts()
-    assert [text for text in told if not text.startswith("... compiling")] == []
-    status = page.locator(".jp-Cell", has=page.locator("text=What you have built"))
-    status.last.scroll_into_view_if_needed()
-    page.wait_for_timeout(500)
-    page.locator(".jp-Notebook").first.screenshot(path=ARTIFACTS / "lesson3_end.png")
-    page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0")
-    page.set_viewport_size({"width": 1280, "height": 16_000})  # JupyterLab draws what is in view
-    page.wait_for_timeout(3000)
-    page.locator(".jp-Notebook").first.screenshot(path=ARTIFACTS / "lesson3_whole.png")
-    text = page.locator(".jp-Notebook").first.inner_text()
-    assert "not yet: there is nothing to check so far" in text
-    assert len(re.findall(r"Traceback", text)) == 0
-    # Untouched starters: nothing of the learner's is installed.
-    assert text.count("not yet") >= 4
+    assert [line for line in told if not line.startswith("... compiling")] == []
+
+    ARTIFACTS.mkdir(exist_ok=True)
+    for number, explorer in enumerate(_explorers(page), start=1):
+        _move(page, explorer)
+        explorer.screenshot(path=ARTIFACTS / f"{lesson.stem}_widget{number}.png")
+    cells = nbformat.read(lesson, 4).cells
+    wanted = sum(bool(WIDGET.search(cell.source)) for cell in cells if cell.cell_type == "code")
+    assert len(_explorers(page)) == wanted
+    page.set_viewport_size({"width": 1280, "height": 16_000})
+    page.wait_for_timeout(2000)
+    book.screenshot(path=ARTIFACTS / f"{lesson.stem}_whole.png")
+
+
+def _explorers(page) -> list:
+    """Every group of controls above a view: see `minserve.learn.widgets.interactive`."""
+    groups = page.locator(
+        ".jp-OutputArea-output > .widget-vbox, .jp-OutputArea-output > div > .widget-vbox"
+    )
+    return [g for g in groups.all() if g.locator(".widget-html").count()]
+
+
+def _move(page, explorer) -> None:
+    """Move its first control, whatever it is; the view below must then show something else."""
+    explorer.scroll_into_view_if_needed()
+    view = explorer.locator(".widget-html").last
+    pictures = view.locator("img")
+    if pictures.count():
+        assert len(pictures.first.get_attribute("alt")) > 30
+    before = view.inner_html()
+    handles = explorer.locator(".noUi-handle[role=slider]")
+    if handles.count():
+        handles.first.focus()
+        page.keyboard.press("ArrowRight")
+    elif explorer.locator("select").count():
+        explorer.locator("select").first.select_option(index=1)
+    else:
+        explorer.locator("input[type=checkbox], button").last.click()
+    deadline = time.monotonic() + 30
+    while view.inner_html() == before:
+        assert time.monotonic() < deadline, "the view did not follow its control"
+        page.wait_for_timeout(100)
 
 
 def _await_end(page) -> None:
