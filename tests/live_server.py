@@ -19,6 +19,7 @@ from minserve.engine import Engine
 from minserve.events import Event, Finished, StepStarted
 from minserve.execution.executor import Row
 from minserve.execution.simulated import CostModel, SimulatedExecutor
+from minserve.jobs.store import JobStore
 from minserve.output import Detokenizer
 from minserve.scheduling.admission import Admission
 from minserve.service import Service
@@ -70,6 +71,7 @@ class Live:
         admission: Callable[..., Admission | None] = lambda log: None,
         wrap: Callable[[Service], Service] = lambda service: service,
         make_engine: Callable[..., Engine] = lambda executor, loop: Engine(executor),
+        jobs: JobStore | None = None,
         **limits: float,
     ) -> None:
         self.executor = executor or SimulatedExecutor(
@@ -87,7 +89,7 @@ class Live:
             return wrap(Service(client, model.tokenizer.detokenizer, admission(self.engine.log)))
 
         self.server = Server(model, make_service, keys, salts or Salts(), Limits(**limits))
-        self.app = create_app(self.server)
+        self.app = create_app(self.server, jobs)
         self._listener = bind("127.0.0.1", 0, has_keys=keys is not None)
         self.url = url_of(self._listener)
         self._ready = threading.Event()

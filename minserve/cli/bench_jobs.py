@@ -211,7 +211,7 @@ def _chaos(
         "database_restarts": num_restarts,
         "attempt_budget": ATTEMPTS,
         "most_attempts": max(job.attempts for job in found),
-        "redelivered": sum(job.attempts > 1 for job in found),
+        "redelivered": sum(job.token > 1 for job in found),
         **books,
         "is_balanced": is_balanced,
         "seconds": took_s,

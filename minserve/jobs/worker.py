@@ -33,9 +33,6 @@ from minserve.jobs.store import JobStore
 SWEEP_EVERY_S = 1.0
 PURGE_EVERY_S = 60.0
 DRAIN_CHECK_S = 0.05
-AHEAD_S = 0.1
-"""As many jobs are handed out ahead as a child will have done in this time, by the longest of late;
-a higher priority that arrives waits no longer for them."""
 MAX_AHEAD = 32
 
 
@@ -86,6 +83,8 @@ class Worker:
         grace_s: A handler whose job was cancelled or has expired is told at the next renewal, and
             its process killed this much later.
         drain_s: How long `stop` waits for running handlers before it gives their jobs back.
+        ahead_s: About how long the jobs together take that a child is handed ahead, going by the
+            longest of late; a higher priority that arrives may wait so long for them. 0 for none.
         poll_s: How long an idle worker waits at most before it looks again.
         kinds: Names of the kinds to work on; all by default.
         setup: `module:function`, called once in each child with `settings`; what it returns is the
@@ -100,6 +99,7 @@ class Worker:
         lease_s: float = 30.0,
         grace_s: float = 5.0,
         drain_s: float = 30.0,
+        ahead_s: float = 0.1,
         poll_s: float = 0.5,
         kinds: list[str] | None = None,
         setup: str | None = None,
@@ -116,7 +116,7 @@ class Worker:
         self.store = store
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self.concurrency, self.lease_s, self.poll_s = concurrency, lease_s, poll_s
-        self.grace_s, self.drain_s = grace_s, drain_s
+        self.grace_s, self.drain_s, self.ahead_s = grace_s, drain_s, ahead_s
         self.kinds = kinds
         self.tally: Counter[str] = Counter()
         self._child_arguments = (
@@ -300,14 +300,14 @@ class Worker:
             slot
             for slot in self._slots
             if slot.is_free
-            or (slot.is_ready and slot.kill_at_s is None and now_s - slot.heard_s < AHEAD_S)
+            or (slot.is_ready and slot.kill_at_s is None and now_s - slot.heard_s < self.ahead_s)
         ]
 
     def _ahead(self, takers: Sequence[Slot]) -> int:
         """How many jobs to claim ahead."""
         if self._longest_s is None:
             return 0
-        depth = int(min(MAX_AHEAD, AHEAD_S / max(self._longest_s, 1e-6)))
+        depth = int(min(MAX_AHEAD, self.ahead_s / max(self._longest_s, 1e-6)))
         waiting = [len(slot.ahead) for slot in takers]
         return sum(depth - there for there in waiting if there <= depth // 2)
 

@@ -33,6 +33,13 @@ def die(payload, ctx):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kill_worker(payload, ctx):
+    """What an out-of-memory killer may do: the parent goes, and everybody with it."""
+    note(payload, ctx)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 def die_first(payload, ctx):
     stands = ctx.effect_now("step", ctx.job.attempts)
     if ctx.job.attempts == 1:
@@ -66,6 +73,12 @@ def patient(payload, ctx):
 def deaf(payload, ctx):
     note(payload, ctx)
     time.sleep(60)
+
+
+def hold(payload, ctx):
+    note(payload, ctx)
+    while not Path(payload["until"]).exists():
+        time.sleep(0.02)
 
 
 def slow(payload, ctx):

@@ -8,11 +8,14 @@ import json
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
+from live_server import Live
 
 from minserve.jobs.job import Progress, State
 from minserve.jobs.kinds import KINDS
 from minserve.jobs.store import JobStore
 from minserve.request import Identity
+from minserve.scheduling.admission import Admission
+from minserve.scheduling.rates import Rates
 from minserve.serving import jobs as http
 from minserve.serving.app import _response
 from minserve.serving.errors import ApiError
@@ -192,3 +195,37 @@ def test_refused_chat_becomes_a_job_where_it_may_and_the_client_prefers_it(store
     assert job.payload == {"messages": chat["messages"]}
     store.max_open = 1
     assert answer(prefer, refused(True)) is None, "the refusal stands when jobs are full too"
+
+
+def test_chat_whose_deadline_cannot_be_met_becomes_a_job_over_real_http(tmp_path):
+    """A step takes 50 ms, so 100 tokens take 5 s; they have 1 s."""
+    jobs = JobStore(f"sqlite:///{tmp_path}/jobs.db", KINDS)
+    chat = {
+        "model": "letters",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 100,
+    }
+    late, prefer = {"x-deadline-ms": "1000"}, {"prefer": "respond-async"}
+    rates = Rates(decode_step_s=0.05)
+    with Live(0.05, admission=lambda log: Admission(log, rates=rates), jobs=jobs) as live:
+        refused = live.post("/v1/chat/completions", chat, **late)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (
+            429,
+            "deadline_infeasible",
+        )
+        assert jobs.counts().num_open == 0, "nobody asked for a job"
+        for stream in (False, True):
+            body = chat | {"stream": stream}
+            answer = live.post("/v1/chat/completions", body, **late, **prefer)
+            assert answer.status_code == 202
+            assert answer.headers["preference-applied"] == "respond-async"
+            shown = live.get(answer.headers["location"]).json()
+            assert (shown["kind"], shown["state"]) == ("chat_completion", "queued")
+        lease, _ = jobs.claim("w", 2)
+        assert lease.job.payload == chat
+        jobs.complete(lease, {"object": "chat.completion"})
+        result = live.get(f"/v1/jobs/{lease.job.id}/result")
+        assert result.json() == {"object": "chat.completion"}
+        soon = live.post("/v1/chat/completions", chat | {"max_tokens": 2}, **late, **prefer)
+        assert soon.status_code == 200, "what can be in time is answered in time"
+    jobs.close()

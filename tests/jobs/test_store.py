@@ -11,6 +11,7 @@ from sqlalchemy import event, inspect, text
 from minserve.errors import ConfigError, InvalidRequest
 from minserve.jobs import schema
 from minserve.jobs.database import connect as _engine
+from minserve.jobs.intake import Room
 from minserve.jobs.job import (
     Backoff,
     ContractBroken,
@@ -23,6 +24,7 @@ from minserve.jobs.job import (
     State,
     Submission,
 )
+from minserve.jobs.outcomes import Finished
 from minserve.jobs.store import JobStore
 from minserve.request import Identity
 from tests.jobs.conftest import ANN, BOB, KINDS
@@ -138,6 +140,39 @@ def test_full_queue_refuses_and_says_when_to_return(url, clock):
     store.close()
 
 
+def test_room_found_is_granted_in_part_and_for_a_second():
+    room = Room()
+    assert not room.has("acme", 1, now=0.0)
+    room.counted("acme", 80, 800, now=0.0)
+    assert room.has("acme", 10, now=0.9) and not room.has("acme", 1, now=0.9)
+    assert not room.has("bolt", 1, now=0.9), "each tenant has a bound of its own"
+    room.counted("bolt", 8_000, 8, now=0.9)
+    assert room.has("bolt", 1, now=0.9) and not room.has("bolt", 1, now=0.9), "and all have one"
+    room.counted("acme", 80, 800, now=1.0)
+    assert not room.has("acme", 1, now=2.5), "others may have filled it since"
+    room.counted("acme", 7, 7, now=2.5)
+    assert not room.has("acme", 1, now=2.5), "near the bound every job is counted"
+
+
+def test_processes_that_accept_at_once_overshoot_the_bound_by_an_eighth_at_most(url, clock):
+    one, other = (
+        JobStore(url, KINDS, clock=clock, max_open=16, max_open_per_tenant=16) for _ in "ab"
+    )
+    put(one), put(other)
+    num = 2
+    for store in [one] * 20 + [other] * 20:
+        try:
+            put(store)
+            num += 1
+        except QueueFull:
+            pass
+    assert 16 <= num == one.counts().num_open <= 16 + 2
+    clock.pass_s(2)
+    with pytest.raises(QueueFull):
+        put(other)
+    one.close(), other.close()
+
+
 # -- leases and fencing
 
 
@@ -234,6 +269,75 @@ def test_release_gives_the_attempt_back(store):
     store.release(take(store))
     lease = take(store)
     assert (lease.job.attempts, lease.token) == (1, 2)
+
+
+# -- claimed ahead, and settled together
+
+
+def test_job_claimed_ahead_counts_no_attempt_until_it_has_started(store, clock):
+    for n in range(3):
+        put(store, n)
+    now, second, third = store.claim("w", 1, ahead=5, lease_s=10)
+    assert [lease.is_ahead for lease in (now, second, third)] == [False, True, True]
+    assert [store.get(None, lease.job.id).attempts for lease in (now, second, third)] == [1, 0, 0]
+    assert second.job.attempts == 1, "to its handler it is the first attempt all the same"
+    started = Progress(second.job.id, second.token)
+    waiting = Progress(third.job.id, third.token, is_started=False)
+    assert store.renew([started, waiting], 10) == {second.job.id, third.job.id}
+    assert store.get(None, second.job.id).attempts == 1
+    assert store.get(None, third.job.id).attempts == 0
+    store.complete(third, 3)
+    assert store.get(None, third.job.id).attempts == 1
+    assert store.fail(now, "no") is State.WAITING
+
+
+def test_job_lost_while_it_waited_its_turn_returns_as_it_was_and_only_once(store, clock):
+    put(store, "head"), put(store, "behind")
+    head, behind = store.claim("w", 1, ahead=1, lease_s=5)
+    clock.pass_s(6)  # the worker is gone
+    store.sweep()
+    store.cancel(ANN, head.job.id)
+    job = store.get(None, behind.job.id)
+    assert (job.state, job.attempts, store.failures(None, job.id)) == (State.QUEUED, 0, [])
+    with pytest.raises(LostLease):
+        store.complete(behind, 1)
+    assert store.claim("w", 0, ahead=5) == [], "never ahead again: it may have killed the worker"
+    for attempt in (1, 2, 3):
+        assert take(store, lease_s=5).job.attempts == attempt
+        clock.pass_s(6)
+        store.sweep()
+        clock.pass_s(60)
+    assert store.get(None, job.id).state is State.DEAD, "the budget holds from there on"
+
+
+def test_job_that_may_be_tried_once_is_never_claimed_ahead(url, clock):
+    store = JobStore(url, [Kind("once", "m:f", max_attempts=1)], clock=clock)
+    store.enqueue_many(ANN, [Submission("once"), Submission("once")])
+    assert len(store.claim("w", 1, ahead=5)) == 1
+    store.close()
+
+
+def test_jobs_settled_together_are_each_in_it_whole_or_not_at_all(store, clock):
+    store.enqueue_many(ANN, [Submission("number", n) for n in range(5)])
+    well, late, broken, bad_effect, again = store.claim("w", 5)
+    store.cancel(ANN, late.job.id)
+    store.complete(again, 9, {"e": 9})
+    told = store.complete_many(
+        [
+            Finished(well, 1, {"e": 1}),
+            Finished(late, 2, {"e": 2}),
+            Finished(broken, "no number", {"e": 3}),
+            Finished(bad_effect, 4, {"e": object()}),
+            Finished(again, 9, {"e": 9}),
+        ]
+    )
+    assert [type(error) for error in told] == [
+        type(None), LostLease, ContractBroken, InvalidRequest, type(None)
+    ]  # fmt: skip
+    ledgers = [store.ledger(ANN, x.job.id) for x in (well, late, broken, bad_effect, again)]
+    assert ledgers == [{"e": 1}, {}, {}, {}, {"e": 9}]
+    states = [store.get(ANN, x.job.id).state for x in (well, late, broken, bad_effect)]
+    assert states == [State.DONE, State.CANCELLED, State.RUNNING, State.RUNNING]
 
 
 # -- retries and dead letters

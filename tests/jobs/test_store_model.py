@@ -23,6 +23,7 @@ from sqlalchemy import event
 from support import small
 
 from minserve.jobs.job import OPEN, Backoff, Kind, LostLease, Progress, QueueFull, State, Submission
+from minserve.jobs.outcomes import Finished
 from minserve.jobs.store import JobStore
 from tests.jobs.conftest import ANN, BOB, FakeClock, fresh_schema
 
@@ -30,7 +31,7 @@ KIND = Kind("echo", "m:f", max_attempts=2, backoff=Backoff(4.0, 60.0))
 MAX_OPEN = 6
 LEASE_S, KEEP_S = 10.0, 40.0
 AFTER_COMMIT, BEFORE_COMMIT = "after the commit", "before the commit"
-crashes = st.sampled_from([None] * 12 + list(range(8)) + [AFTER_COMMIT, BEFORE_COMMIT])
+crashes = st.sampled_from([None] * 12 + list(range(10)) + [AFTER_COMMIT, BEFORE_COMMIT])
 
 
 class Crash(Exception):
@@ -101,6 +102,7 @@ class Model:
 
     def fail(self, job):
         job.num_failures += 1
+        job.attempts = max(1, job.attempts)
         if job.attempts == KIND.max_attempts:
             self.end(job, State.DEAD)
         else:
@@ -112,7 +114,10 @@ class Model:
             if job.state in OPEN and job.deadline_at <= now:
                 self.end(job, State.EXPIRED)
             if job.state is State.RUNNING and job.lease_until <= now:
-                self.fail(job)
+                if job.attempts == 0:  # claimed ahead, and never seen to start
+                    job.state = State.QUEUED
+                else:
+                    self.fail(job)
             if job.state is State.WAITING and job.run_at <= now:
                 job.state = State.QUEUED
 
@@ -179,55 +184,60 @@ class StoreMachine(RuleBasedStateMachine):
             run_at=now + delay_s, deadline_at=now + (deadline_s or float("inf")),
         )  # fmt: skip
 
-    @rule(count=st.integers(1, 3), crash=crashes)
-    def claim(self, count, crash):
+    @rule(count=st.integers(0, 3), ahead=st.sampled_from([0, 0, 1, 3]), crash=crashes)
+    def claim(self, count, ahead, crash):
         happened, leases = self.attempt(
-            crash, lambda: self.store.claim("w", count, lease_s=LEASE_S)
+            crash, lambda: self.store.claim("w", count, ahead=ahead, lease_s=LEASE_S)
         )
         if not happened:
             return
         first = self.model.claimable()
         if len(first) < count:
             self.model.sweep()
-        can = self.model.claimable()
+        can = {job.id: job for job in self.model.claimable()}
         if leases is None:  # committed, and nobody knows: found out by looking
-            jobs = [self.store.get(None, job.id) for job in can]
-            taken = [job.id for job in jobs if job.state is State.RUNNING]
+            jobs = [self.store.get(None, job_id) for job_id in can]
+            running = [job for job in jobs if job.state is State.RUNNING]
+            taken = [job.id for job in running if job.attempts > can[job.id].attempts]
+            waiting = [job.id for job in running if job.id not in taken]
         else:
-            taken = [lease.job.id for lease in leases]
+            taken = [lease.job.id for lease in leases if not lease.is_ahead]
+            waiting = [lease.job.id for lease in leases if lease.is_ahead]
             self.leases += leases
         assert len(taken) == min(count, len(can))
-        assert set(taken) <= {job.id for job in can}
+        assert set(taken) | set(waiting) <= set(can)
+        fresh = [job_id for job_id in can if job_id not in taken and can[job_id].token == 0]
+        assert len(waiting) == (min(ahead, len(fresh)) if len(taken) == count else 0)
+        assert set(waiting) <= set(fresh)
         if len(first) >= count and taken:  # in one go: by priority
-            worst = min(self.model.jobs[job_id].priority for job_id in taken)
-            left = [job.priority for job in can if job.id not in taken]
-            assert all(priority <= worst for priority in left)
-        for job_id in taken:
-            job = self.model.jobs[job_id]
+            worst = min(can[job_id].priority for job_id in taken)
+            assert all(job.priority <= worst for i, job in can.items() if i not in taken)
+        for job_id in [*taken, *waiting]:
+            job = can[job_id]
             job.state, job.lease_until = State.RUNNING, self.clock() + LEASE_S
-            job.attempts += 1
+            job.attempts += job_id in taken
             job.token += 1
 
     @initialize(count=st.integers(1, 3))
     def some_jobs_run(self, count):
         for _ in range(count):
             self.enqueue(ANN, 0, 0, None, None)
-        self.claim(count, None)
+        self.claim(count, 0, None)
 
     @rule(data=st.data(), seconds=st.sampled_from([11.0, 20.0]))
     def lease_is_lost_and_the_job_claimed_again(self, data, seconds):
         self.time_passes(seconds)
-        self.claim(3, None)
+        self.claim(3, 0, None)
         self.time_passes(8.0)
-        self.claim(3, None)
+        self.claim(3, 0, None)
 
     def lease(self, data):
         return data.draw(st.sampled_from(self.leases), label="lease") if self.leases else None
 
-    @rule(data=st.data(), crash=crashes)
-    def renew(self, data, crash):
+    @rule(data=st.data(), crash=crashes, is_started=st.booleans())
+    def renew(self, data, crash, is_started):
         if lease := self.lease(data):
-            progress = [Progress(lease.job.id, lease.token)]
+            progress = [Progress(lease.job.id, lease.token, is_started=is_started)]
             happened, ids = self.attempt(crash, lambda: self.store.renew(progress, LEASE_S))
             job = self.model.held(lease)
             may = bool(job) and job.deadline_at > self.clock()
@@ -235,6 +245,42 @@ class StoreMachine(RuleBasedStateMachine):
                 assert ids is None or ids == ({lease.job.id} if may else set())
                 if may:
                     job.lease_until = self.clock() + LEASE_S
+                    job.attempts = max(job.attempts, is_started)
+
+    @rule(data=st.data(), crash=crashes)
+    def release(self, data, crash):
+        if lease := self.lease(data):
+            job = self.model.held(lease)
+            if self.attempt(crash, lambda: self.store.release(lease))[0] and job:
+                job.state, job.attempts = State.QUEUED, max(0, job.attempts - 1)
+
+    @rule(data=st.data(), crash=crashes, num=st.integers(2, 4))
+    def complete_many(self, data, crash, num):
+        if len(self.leases) < 2:
+            return
+        leases = st.sampled_from(self.leases)
+        choice = st.lists(leases, min_size=2, max_size=num, unique_by=lambda one: one.job.id)
+        some = data.draw(choice, label="leases")
+        finished = [Finished(lease, lease.token, {"sent": lease.token}) for lease in some]
+        held = [self.model.held(lease) for lease in some]
+        may = [bool(job) and job.deadline_at > self.clock() for job in held]
+        known = [self.model.jobs.get(lease.job.id) for lease in some]
+        was = [k and (k.state, k.token) == (State.DONE, lease.token)
+               for k, lease in zip(known, some, strict=True)]  # fmt: skip
+        happened, answers = self.attempt(crash, lambda: self.store.complete_many(finished))
+        if not happened:
+            return
+        for n, job in enumerate(held):
+            if answers is not None:
+                assert (answers[n] is None) == bool(may[n] or was[n])
+                assert answers[n] is None or isinstance(answers[n], LostLease)
+            if may[n]:
+                self.done(job, some[n])
+
+    def done(self, job, lease):
+        self.model.end(job, State.DONE)
+        job.attempts = max(1, job.attempts)
+        job.effects.setdefault("sent", lease.token)
 
     @rule(data=st.data(), crash=crashes, again=st.booleans())
     def complete(self, data, crash, again):
@@ -256,8 +302,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert not may and not was_by_me
                 happened = False
             if happened and may:
-                self.model.end(job, State.DONE)
-                job.effects.setdefault("sent", lease.token)
+                self.done(job, lease)
 
     @rule(data=st.data(), crash=crashes)
     def effect(self, data, crash):
@@ -272,6 +317,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert not job
                 return
             if happened:
+                job.attempts = max(1, job.attempts)
                 stands = job.effects.setdefault("early", lease.token)
                 assert value in (None, stands)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,16 +14,20 @@ from pathlib import Path
 import pytest
 
 from minserve.errors import ConfigError
-from minserve.jobs.job import Backoff, Kind, State, Submission
+from minserve.jobs.handler import Context, Inbox, Stopped
+from minserve.jobs.job import Backoff, Job, Kind, State, Submission
 from minserve.jobs.store import JobStore
 from minserve.jobs.worker import Worker
 from tests.jobs.conftest import ANN, number_only
 
 HANDLERS = (
-    *("echo", "slow", "sleep_in_c", "tooled", "patient", "deaf"),
+    *("echo", "slow", "hold", "sleep_in_c", "tooled", "patient", "deaf"),
     *("die", "die_first", "busy", "wrong", "poison"),
 )
 KINDS = [Kind(n, f"jobs_handlers:{n}", max_attempts=3, backoff=Backoff(0.01)) for n in HANDLERS]
+KINDS.append(
+    Kind("kill_worker", "jobs_handlers:kill_worker", max_attempts=2, backoff=Backoff(0.01))
+)
 KINDS.append(Kind("sum", "jobs_handlers:echo", check_result=number_only, backoff=Backoff(0.01)))
 HERE = str(Path(__file__).parent)
 LIMIT_S = 60.0
@@ -34,8 +39,9 @@ def handlers_are_importable(monkeypatch):
 
 
 @pytest.fixture
-def jobs(tmp_path):
-    store = JobStore(f"sqlite:///{tmp_path}/jobs.db", KINDS)
+def jobs(url):
+    """Each test runs on both databases."""
+    store = JobStore(url, KINDS)
     yield store
     store.close()
 
@@ -76,7 +82,7 @@ def test_jobs_are_done_and_their_effects_recorded(jobs):
 
 def test_handler_that_holds_the_interpreter_for_three_leases_runs_once(jobs, log):
     job = put(jobs, "sleep_in_c", {"seconds": 3, "log": str(log)})
-    rival = JobStore(str(jobs.engine.url), KINDS)
+    rival = JobStore(jobs.engine.url.render_as_string(hide_password=False), KINDS)
     stolen = []
 
     def nobody_can_steal_it():
@@ -194,7 +200,7 @@ WORKER = """
 
 def test_killed_worker_is_recovered_with_default_settings_and_leaves_no_child(jobs, log):
     job = put(jobs, "slow", {"seconds": 2, "log": str(log)})
-    url = str(jobs.engine.url)
+    url = jobs.engine.url.render_as_string(hide_password=False)
     program = textwrap.dedent(WORKER.format(here=HERE, url=url, more={"lease_s": 2.0}))
     process = subprocess.Popen([sys.executable, "-c", program])
     end_s = time.monotonic() + LIMIT_S
@@ -208,6 +214,80 @@ def test_killed_worker_is_recovered_with_default_settings_and_leaves_no_child(jo
     found = jobs.get(ANN, job.id)
     assert (found.state, found.attempts, found.token) == (State.DONE, 2, 2)
     assert children and not any(os.path.exists(f"/proc/{child}") for child in children)
+
+
+def test_job_that_kills_its_process_costs_those_behind_it_nothing(jobs, log):
+    before = [put(jobs, "echo", n).id for n in range(8)]
+    bad = put(jobs, "die", {"log": str(log)}).id
+    behind = [put(jobs, "echo", n).id for n in range(8)]
+    worker = work(jobs, ahead_s=60.0)
+    assert (jobs.get(ANN, bad).state, attempts_in(log)) == (State.DEAD, ["1", "2", "3"])
+    for job_id in before + behind:
+        job = jobs.get(ANN, job_id)
+        assert (job.state, job.attempts, jobs.failures(ANN, job_id)) == (State.DONE, 1, [])
+    assert worker.tally["unstarted"] > 0, "some were in that process, and went back"
+
+
+def test_job_that_kills_its_worker_does_not_send_its_neighbours_to_the_dead(jobs, log):
+    around = [put(jobs, "echo", n).id for n in range(6)]
+    bad = put(jobs, "kill_worker", {"log": str(log)}).id
+    around += [put(jobs, "echo", n).id for n in range(6)]
+    url = jobs.engine.url.render_as_string(hide_password=False)
+    program = textwrap.dedent(
+        WORKER.format(here=HERE, url=url, more={"lease_s": 0.6, "ahead_s": 60.0})
+    )
+    end_s = time.monotonic() + LIMIT_S
+    while jobs.get(ANN, bad).state is not State.DEAD:
+        assert time.monotonic() < end_s
+        deaths = len(attempts_in(log))
+        process = subprocess.Popen([sys.executable, "-c", program])
+        while process.poll() is None and time.monotonic() < end_s:
+            if jobs.counts(open_only=True).num_open == 0:
+                process.kill()
+            time.sleep(0.05)
+        assert len(attempts_in(log)) <= deaths + 1
+    work(jobs, lease_s=0.6)
+    # Once more than its budget where it had been claimed ahead, which did not count.
+    assert len(attempts_in(log)) in (2, 3) and jobs.get(ANN, bad).attempts == 2
+    for job_id in around:
+        job = jobs.get(ANN, job_id)
+        assert (job.state, jobs.ledger(ANN, job_id)) == (State.DONE, {"seen": job.token})
+        assert job.attempts <= 2, "never started, never counted"
+
+
+def test_jobs_behind_a_long_one_go_to_whoever_is_free(jobs, log, tmp_path):
+    for n in range(4):
+        put(jobs, "echo", n)
+    until = tmp_path / "until"
+    long = put(jobs, "hold", {"until": str(until), "log": str(log)}).id
+    behind = [put(jobs, "echo", n).id for n in range(20)]
+
+    def all_the_others_are_done():
+        if jobs.counts(open_only=True).num_open == 1 and attempts_in(log):
+            until.touch()
+        return jobs.get(ANN, long).state is State.DONE
+
+    work(jobs, concurrency=2, lease_s=1.0, ahead_s=60.0, until=all_the_others_are_done)
+    assert {jobs.get(ANN, job_id).attempts for job_id in [long, *behind]} == {1}
+
+
+def test_child_forgets_what_was_called_back_and_hears_of_its_own_job_only():
+    ours, theirs = multiprocessing.Pipe()
+    inbox = Inbox(theirs)
+    one, two, three = (Job(name, ANN, "echo", State.RUNNING, None) for name in "123")
+    ours.send(("run", [one, two]))
+    assert inbox.next_job() == one
+    context = Context(one, None, inbox)
+    ours.send(("stop", "another"))
+    context.check()
+    ours.send(("recall",))
+    ours.send(("run", [three]))
+    context.check()
+    assert inbox.next_job() == three, "two was called back before it began"
+    ours.send(("stop", "3"))
+    with pytest.raises(Stopped):
+        Context(three, None, inbox).progress(1, 2)
+    assert ours.recv() == ("progress", "3", 1, 2)
 
 
 def children_of(pid: int) -> list[str]:
