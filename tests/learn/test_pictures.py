@@ -6,6 +6,7 @@ import builtins
 import struct
 import subprocess
 import sys
+from html import escape
 
 import pytest
 
@@ -14,7 +15,7 @@ from minserve.client import LocalClient
 from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.execution.simulated import SimulatedExecutor
-from minserve.learn import plots, widgets
+from minserve.learn import plots, widgets, widgets_reuse
 from minserve.learn.experiments.common import words
 from minserve.scheduling.batching import ContinuousBatching, StaticBatching
 
@@ -39,10 +40,14 @@ PICTURES = {
     "latency_curve": lambda: plots.latency_curve({"a": [(1, 0.1), (2, 0.5)]}),
     "reused_blocks": lambda: plots.reused_blocks({"a": [True, False], "b": [False]}),
     "guesses": lambda: plots.guesses({"salt off": ([1.0, 2.0], [5.0, 6.0], 3.5)}),
+    "key_outcomes": lambda: plots.key_outcomes([("a", "hit"), ("b", "leak")]),
+    "false_hits": lambda: plots.false_hits({"one": [(0.3, 0.9, 0.5), (0.9, 0.1, 0.0)]}, 0.9),
+    "freshness": lambda: plots.freshness({"alone": [(60, 0.1, 0.0), (3600, 0.8, 0.1)]}),
     "tradeoff": lambda: plots.tradeoff([(1, 60.0, 15.0), (8, 400.0, 20.0)], 8),
     "roofline": lambda: plots.roofline({"decode": (1, 1), "prefill": (300, 1)}, 1e14, 1e12),
     "kv_picture": widgets.kv_picture,
     "prefix_picture": widgets.prefix_picture,
+    "key_picture": widgets_reuse.key_picture,
 }
 
 
@@ -51,7 +56,7 @@ def test_picture_has_words_in_html_and_in_the_file(name, tmp_path):
     picture = PICTURES[name]()
     assert len(picture.alt) > 30 and picture.alt.endswith(".")
     assert repr(picture) == f"[figure] {picture.alt}"
-    assert f'alt="{picture.alt}"' in picture.html() and "<figcaption" in picture.html()
+    assert f'alt="{escape(picture.alt)}"' in picture.html() and "<figcaption" in picture.html()
     file = picture.save(tmp_path / "a folder" / "picture.png")
     content = file.read_bytes()
     width, height = struct.unpack(">II", content[16:24])

@@ -44,8 +44,11 @@ def key_outcomes(rows: Sequence[tuple[str, str]], title: str = "") -> Picture:
     ax.set_yticks([y + 0.5 for y in range(len(rows))], [name for name, _ in rows], fontsize=9)
     ax.tick_params(length=0)
     ax.spines[["bottom", "left"]].set_visible(False)
-    each = "; ".join(f"{name}: {OUTCOMES[outcome][1]}" for name, outcome in rows)
-    return Picture(figure, f"Requests that differ in one thing from a cached one. {each}.")
+    each = []
+    for outcome, (_, words) in OUTCOMES.items():
+        if names := [name for name, found in rows if found == outcome]:
+            each.append(f"{words}: {', '.join(names)}")
+    return Picture(figure, f"Requests after the one that is cached. {'; '.join(each)}.")
 
 
 def false_hits(
