@@ -17,17 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from minserve.benchmarks.server import running
 from minserve.client import LocalClient
 from minserve.clock import Clock, EventLoop
 from minserve.engine import Engine
@@ -43,7 +39,6 @@ from minserve.serving.identity import (
     Scope,
     hash_of,
     new_secret,
-    write_keys,
 )
 
 VICTIM = Principal(Identity("victim", "vera"))
@@ -154,50 +149,26 @@ def send_over_http(model: str, num_blocks: int, scope: Scope) -> Iterator[Send]:
     import httpx
 
     people = {person: new_secret() for person in (VICTIM, COLLEAGUE, ATTACKER)}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "keys.json"
-        write_keys(
-            path,
-            (
-                ApiKey(id.subject, hash_of(secret), id.tenant, id.subject)
-                for id, secret in ((who.identity, secret) for who, secret in people.items())
-            ),
-        )
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        options = ("--port", port, "--num-blocks", num_blocks, "--keys", path)
-        options += ("--prefix-scope", scope.value, "--model", model, "--log-level", "error")
-        command = [sys.executable, "-m", "minserve", "serve", *map(str, options)]
-        server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-                _await(client, server)
+    keys = [
+        ApiKey(who.identity.subject, hash_of(secret), who.identity.tenant, who.identity.subject)
+        for who, secret in people.items()
+    ]
+    options = ("--num-blocks", num_blocks, "--prefix-scope", scope.value)
+    with (
+        running(model, options, keys) as site,
+        httpx.Client(base_url=site.url, timeout=30) as client,
+    ):
 
-                def send(principal: Principal, prompt: Sequence[int]) -> tuple[float, int]:
-                    body = {"prompt": list(prompt), "max_tokens": 1, "ignore_eos": True}
-                    headers = {"authorization": f"Bearer {people[principal]}"}
-                    began_s = time.perf_counter()
-                    response = client.post("/v1/completions", json=body, headers=headers)
-                    took_s = time.perf_counter() - began_s
-                    usage = response.raise_for_status().json()["usage"]
-                    return round(took_s, 6), usage["prompt_tokens_details"]["cached_tokens"]
+        def send(principal: Principal, prompt: Sequence[int]) -> tuple[float, int]:
+            body = {"prompt": list(prompt), "max_tokens": 1, "ignore_eos": True}
+            headers = {"authorization": f"Bearer {people[principal]}"}
+            began_s = time.perf_counter()
+            response = client.post("/v1/completions", json=body, headers=headers)
+            took_s = time.perf_counter() - began_s
+            usage = response.raise_for_status().json()["usage"]
+            return round(took_s, 6), usage["prompt_tokens_details"]["cached_tokens"]
 
-                yield send
-        finally:
-            server.terminate()
-            server.wait()
-
-
-def _await(client, server: subprocess.Popen, seconds: float = 120) -> None:
-    import httpx
-
-    end_s = time.monotonic() + seconds
-    while server.poll() is None and time.monotonic() < end_s:
-        with contextlib.suppress(httpx.TransportError):
-            if client.get("/ready").status_code == 200:
-                return
-        time.sleep(0.1)
-    raise ConfigError("the server does not start", "try `minserve serve` with the same --model")
+        yield send
 
 
 def random_prompts(rng: random.Random, vocab_size: int, num_tokens: int) -> Iterator[list[int]]:

@@ -9,6 +9,7 @@ from minserve.cli.bench_jobs import jobs
 from minserve.cli.bench_loadgen import loadgen
 from minserve.cli.bench_offline import offline
 from minserve.cli.bench_routing import routing
+from minserve.cli.bench_serve import serve
 from minserve.cli.bench_sidechannel import sidechannel
 
 benchmarks = typer.Typer(
@@ -22,3 +23,4 @@ benchmarks.command()(jobs)
 benchmarks.command()(sidechannel)
 benchmarks.command()(cache)
 benchmarks.command()(routing)
+benchmarks.command()(serve)

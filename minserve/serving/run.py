@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -20,6 +21,9 @@ from minserve.serving.server import Server
 
 log = logging.getLogger("minserve.server")
 
+SWITCH_S = 0.0005
+"""How long the engine's thread may keep Python to itself while a token waits to be sent. Python's
+own 5 ms are longer than a step of a small model."""
 SEND_BUFFER_BYTES = 1 << 16
 """How much of an answer may lie in this process for a client that does not read."""
 
@@ -61,6 +65,7 @@ def run(
     # nobody does: a server that was asked to stop, and did, has succeeded.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    sys.setswitchinterval(SWITCH_S)
     Runner(app, server, on_listening).run(sockets=[listener])
 
 
