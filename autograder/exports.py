@@ -26,6 +26,7 @@ COLUMNS = (
     "max_score",
     "points",
     "auto_score",
+    "bonus",
     "manual_score",
     "needs_manual_grade",
     "late_penalty",
@@ -55,6 +56,7 @@ def _cells(standing: Standing) -> dict[str, Any]:
         "max_score": standing.lab.max_points,
         "points": standing.points,
         "auto_score": standing.automatic if has_score else "",
+        "bonus": standing.bonus if has_score else "",
         "manual_score": "" if standing.by_hand is None else standing.by_hand,
         "needs_manual_grade": _yes(standing.by_hand is None) if has_score else "",
         "late_penalty": standing.penalty if has_score else "",
@@ -71,7 +73,7 @@ def _yes(value: bool) -> str:
 
 def pseudonymous(course: Course, lab: Lab, everybody: list[Standing]) -> list[Row]:
     """Scores and status under ids that only this course's secret leads back to a person."""
-    keep = ("assignment", "status", "score", "max_score", "points", "auto_score", "manual_score")
+    keep = ("assignment", "status", "score", "max_score", "points", "auto_score", "bonus")
     made = [
         [pseudonym(course, standing.student), *(_cells(standing)[name] for name in keep)]
         for standing in everybody

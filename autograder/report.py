@@ -26,6 +26,7 @@ class Standing:
     received: datetime | None = None
     days_late: int = 0
     automatic: float | None = None
+    bonus: float = 0.0  # on top
     by_hand: float | None = None  # None until a person has read it
     corrected: tuple[str, ...] = ()  # scored cells whose score a person has changed
     penalty: float = 0.0
@@ -46,6 +47,8 @@ class Standing:
             return "no score"
         lab, hand_points = self.lab, sum(self.lab.manual.values())
         words = [f"{self.automatic:g} of {lab.auto_points:g} automatic"]
+        if self.bonus:
+            words.append(f"{self.bonus:g} bonus")
         if hand_points:
             read = "" if self.by_hand is None else f"{self.by_hand:g} of "
             words.append(f"{read}{hand_points:g} by hand")
@@ -98,7 +101,8 @@ def _scores(submission: Any, lab: Lab) -> dict[str, Any]:
     auto = [grade for grade in grades if grade.name not in lab.manual]
     is_unread = any(grade.needs_manual_grade for grade in hand)
     return {
-        "automatic": sum(grade.auto_score or 0.0 for grade in auto),
+        "automatic": sum(g.auto_score or 0.0 for g in auto if g.name not in lab.bonus),
+        "bonus": sum(g.auto_score or 0.0 for g in auto if g.name in lab.bonus),
         "by_hand": None if is_unread or not hand else sum(grade.score for grade in hand),
         "corrected": tuple(grade.name for grade in auto if grade.manual_score is not None),
         "penalty": submission.late_submission_penalty,

@@ -65,6 +65,11 @@ class Outcome:
         """Whether the public test passed."""
         return not self.seen
 
+    @property
+    def is_bonus(self) -> bool:
+        """Whether its points come on top of the lab's."""
+        return "-bonus" in self.grade_id
+
     def lines(self) -> list[str]:
         """The outcome in words, labelled as in a class's feedback."""
         if self.holds:
@@ -83,10 +88,13 @@ class Checked:
     @property
     def points(self) -> str:
         """As a class's feedback says it: "14 of 17 automatic, 3 by hand"."""
-        held = sum(outcome.points for outcome in self.outcomes if outcome.holds)
-        possible = sum(outcome.points for outcome in self.outcomes)
-        by_hand = f", {self.by_hand:g} by hand" if self.by_hand else ""
-        return f"{held:g} of {possible:g} automatic{by_hand}"
+        scored = [outcome for outcome in self.outcomes if not outcome.is_bonus]
+        held = sum(outcome.points for outcome in scored if outcome.holds)
+        bonus = sum(outcome.points for outcome in self.outcomes if outcome.holds) - held
+        words = [f"{held:g} of {sum(outcome.points for outcome in scored):g} automatic"]
+        words += [f"{bonus:g} bonus"] if bonus else []
+        words += [f"{self.by_hand:g} by hand"] if self.by_hand else []
+        return ", ".join(words)
 
     @property
     def holds(self) -> bool:

@@ -43,6 +43,13 @@ def test_the_table_and_the_csv_say_it_in_the_same_words(course):
     assert ann[head.index("received")] == "2026-12-04T12:00:00Z"
 
 
+def test_a_bonus_is_named_beside_the_points_it_comes_on_top_of(course):
+    told = standing("eva", automatic=17.0, bonus=1.0, by_hand=3.0, total=21.0)
+    assert told.points == "17 of 17 automatic, 1 bonus, 3 of 3 by hand"
+    head, row = rows(course, "plain", told)
+    assert (row[head.index("bonus")], row[head.index("max_score")]) == ("1.0", "20.0")
+
+
 @pytest.mark.parametrize("style", ["plain", "canvas", "moodle"])
 def test_names_with_commas_or_formulas_stay_text_in_one_column(course, style):
     told = rows(course, style, CEM, standing("=cmd|x", automatic=1.0, total=1.0))

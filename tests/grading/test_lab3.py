@@ -8,13 +8,12 @@ import random
 import matplotlib
 import pytest
 
-from autograder import bank, notebooks, planting, scoring
+from autograder import notebooks, planting, scoring
 from autograder.bank.base import cell
-from autograder.bank.lab3 import released, solved
+from autograder.bank.lab3 import released
 from autograder.child import plain
 from autograder.harness import Raised, RemoteError
 from autograder.scoring import lab3
-from autograder.scoring.base import seed_of, variant_of
 from autograder.scoring.lab3 import World, subjects
 from autograder.scoring.stories import findings
 
@@ -133,11 +132,6 @@ def run_public(notebook):
     return errors
 
 
-def test_public_tests_pass_on_the_solution(capsys):
-    assert run_public(solved()) == {}
-    assert "the test passes on your engine" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("variant", LAB.variants)
 def test_public_tests_fail_on_every_variant_and_say_why(variant, capsys):
     notebook = released()
@@ -161,31 +155,3 @@ def test_the_replay_shows_the_incident_of_every_variant(variant):
     _, held, needed, waiting = faulty[-1]
     assert held > 0 and needed == 0 and waiting > 0, "nobody runs, and nobody is admitted"
     assert any("ERROR" in line for _, line in log), "and somebody's step was dropped"
-
-
-def test_variants_and_hidden_values_belong_to_a_student_and_stay():
-    def seed(student, secret=b"s", offering="2026"):
-        return seed_of(secret, offering, student, LAB.name)
-
-    assert seed("ann") == seed("ann")
-    assert len({seed("ann"), seed("bob"), seed("ann", b"t"), seed("ann", offering="2027")}) == 4
-    assert {variant_of(LAB, seed(f"s{n}")) for n in range(40)} == set(LAB.variants)
-
-
-def test_points_add_up_to_twenty_and_match_the_notebook():
-    told = {
-        c["id"]: c["metadata"]["nbgrader"].get("points")
-        for c in released()["cells"]
-        if c["metadata"].get("nbgrader", {}).get("grade")
-    }
-    assert told == {c.grade_id: c.points for c in LAB.cells} | LAB.manual
-    assert LAB.max_points == 20
-
-
-def test_the_bank_has_what_was_asked_for():
-    from autograder.bank.lab3 import RIGHT, WRONG, all_submissions
-
-    assert len(bank.right_sources(LAB.name)) >= 2
-    assert len([row for row in WRONG if row.name.startswith("wrong")]) >= 8
-    names = [row.name for row in all_submissions()]
-    assert len(set(names)) == len(names) and len(RIGHT) >= 5

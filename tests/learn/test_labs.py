@@ -97,6 +97,13 @@ def test_a_right_answer_holds_beside_cells_of_ones_own(lab, tmp_path):
     assert told.outcomes[0].lines() == ["Everything that is checked here holds."]
 
 
+def test_a_bonus_comes_on_top():
+    scored, bonus = labs.Outcome("x-one", 17.0, "r"), labs.Outcome("x-bonus-check", 1.0, "r")
+    missed = labs.Outcome("x-bonus-check", 1.0, "r", "s")
+    assert labs.Checked((scored, bonus), 3.0).points == "17 of 17 automatic, 1 bonus, 3 by hand"
+    assert labs.Checked((scored, missed), 3.0).points == "17 of 17 automatic, 3 by hand"
+
+
 def test_the_tests_are_the_labs_own_whatever_the_notebook_says(lab, tmp_path):
     easy = FIRST | {"source": "pass"}
     told = checked(lab, tmp_path, GIVEN, easy, SECOND)
