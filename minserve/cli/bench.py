@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minserve.client import LocalClient
+from minserve.client import EngineClient, LocalClient
 from minserve.clock import Clock, EventLoop
 from minserve.engine import Engine
 from minserve.errors import ConfigError
@@ -107,16 +107,18 @@ def serve(
     prefix: bool,
     ordering: str = "fifo",
     on_finished: Callable[[int], None] = lambda num_finished: None,
+    wrap: Callable[[LocalClient], EngineClient] = lambda client: client,
 ) -> Replay:
     """Replay `arrivals` on a fresh engine: its blocks are empty and its prefix cache is cold.
 
-    `clock` must start when this is called. Checks at the end that no block was lost.
+    `clock` must start when this is called; `wrap` may put a client of its own before the engine's.
+    Checks at the end that no block was lost.
     """
     engine = Engine(executor, policy, prefix_caching=prefix, ordering=ORDERINGS[ordering]())
     client = LocalClient(engine, EventLoop(clock))
     replay = Replay.of(arrivals)
     engine.log.listen(replay.note_step)
-    replay.run(client, client.run, on_finished)
+    replay.run(wrap(client), client.run, on_finished)
     engine.check_integrity()
     return replay
 

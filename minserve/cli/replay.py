@@ -62,6 +62,9 @@ def replay(
     embedder: Annotated[
         str, typer.Option(help="Of the semantic cache: default, minilm, a folder or hub id.")
     ] = "default",
+    report_jobs: Annotated[
+        int, typer.Option(help="Also with document reports as jobs, so many at once; 0 is not.")
+    ] = 0,
     price: Annotated[
         float, typer.Option(help="Stated price of this machine, USD per hour.")
     ] = 0.10,
@@ -77,6 +80,8 @@ def replay(
     work), arriving in bursts; quality and cost from the quality set (natural stops, answers
     checked), all sent at once. Static batching is shown at its best batch size. The model is
     warmed first; each run begins with an empty prefix cache. A picture shows who was in each batch.
+    With --report-jobs the timing set runs twice more: its document reports in the engine's queue,
+    and as durable jobs.
 
     Examples:
 
@@ -86,9 +91,12 @@ def replay(
 
     - `minserve replay --requests 32 --reuse 100 --cascade-to smollm2`: caches and a cascade too
 
+    - `minserve replay --requests 200 --policies continuous --report-jobs 1`: what asynchronous
+    reports do for everybody else
+
     - `minserve replay --exact --requests 32`: tokens are the same bits under every policy
     """
-    from minserve.cli import bench, replay_reuse
+    from minserve.cli import bench, replay_reports, replay_reuse
     from minserve.cli.picture import make_folder
 
     names = bench.choose("policy", policies, bench.POLICIES)
@@ -100,6 +108,8 @@ def replay(
         raise ConfigError(f"ordering {ordering!r}", f"use {', '.join(bench.ORDERINGS)}")
     if requests is not None and requests < 1:
         raise ConfigError(f"{requests} requests", "ask for at least 1")
+    if report_jobs < 0:
+        raise ConfigError(f"{report_jobs} report jobs", "use 0 or more")
     sizes = bench.sizes_up_to(max_running, batch_size)
     make_folder(to)
     if not 0 < load < 100 or (rate is not None and rate <= 0):
@@ -114,6 +124,8 @@ def replay(
         report, rows = run.everything(
             names, bench.PREFIX[prefix], which, num_timing, num_quality, sizes, load, rate, demo
         )
+        if report_jobs:
+            report["asynchronous_reports"] = run.with_report_jobs(report_jobs, bench.PREFIX[prefix])
         if reuse:
             report["reuse"] = replay_reuse.measure(
                 run.executor,
@@ -127,6 +139,8 @@ def replay(
         bar.stage("drawing", None)
         report["pictures"] = run.draw(to, rows)
     _print(report, rows)
+    if report_jobs:
+        out().print(replay_reports.table(report["asynchronous_reports"]))
     if reuse:
         out().print(replay_reuse.table(report["reuse"]))
     if json:
@@ -172,7 +186,7 @@ class _Run:
                 num_timing = max(FEWEST, int(num_timing * fits))
                 num_quality = max(FEWEST, int(num_quality * fits))
         rate_per_s = rate or load * capacity
-        timing = self._traffic("timing", num_timing, rate_per_s)
+        timing = self.timing = self._traffic("timing", num_timing, rate_per_s)
         quality = self._traffic("quality", num_quality, rate_per_s)
         main = quality if which == "quality" else timing
         rows, search = [], []
@@ -224,6 +238,15 @@ class _Run:
         }
         return report, rows
 
+    def with_report_jobs(self, at_once: int, prefixes) -> dict[str, Any]:
+        """The timing set under continuous batching, its reports in the queue and as jobs."""
+        from minserve.cli import replay_reports
+
+        def serve(label: str, arrivals, wrap):
+            return self._serve(label, arrivals, "continuous", None, prefixes[-1], wrap)
+
+        return replay_reports.measure(self.timing, serve, at_once)
+
     def _warm_up(self, num_requests: int, prefix: bool) -> tuple[float, float]:
         """Seconds and requests per second of one untimed run, everything sent at once."""
         from minserve.northstar.traffic import at_rate
@@ -252,7 +275,9 @@ class _Run:
             which, count, encode, rate_per_s=rate_per_s, seed=self.seed, max_total_tokens=limit
         )
 
-    def _serve(self, label: str, arrivals, name: str, size: int | None, prefix: bool):
+    def _serve(
+        self, label: str, arrivals, name: str, size: int | None, prefix: bool, wrap=lambda c: c
+    ):
         from minserve.cli import bench
         from minserve.cli.machine import CpuUse
         from minserve.clock import WallClock
@@ -268,6 +293,7 @@ class _Run:
             prefix=prefix,
             ordering=self.ordering,
             on_finished=step,
+            wrap=wrap,
         )
         if (share := use.others_share()) is not None:
             self.others.append(share)
