@@ -343,6 +343,10 @@ def _reference_source(slot: Slot, step: str) -> str:
     reference = slot.load_reference()
     member = getattr(reference, step, reference) if isinstance(reference, type) else reference
     text = textwrap.dedent(inspect.getsource(member))
+    if member is not reference:  # with what it calls of its own
+        for name, helper in vars(reference).items():
+            if name not in slot.suite.steps and f"self.{name}(" in text:
+                text += "\n" + textwrap.dedent(inspect.getsource(helper))
     return f"# {slot.reference.replace(':', '.')}\n{text}"
 
 

@@ -135,6 +135,30 @@ def test_mistakes_go_wrong_and_the_reference_does_not():
     assert times.oldest_served_s() < 3600 < 24 * 3600 < times.oldest_served_s(times.Sliding)
 
 
+def test_each_kind_of_event_removes_what_rests_on_it_and_no_more():
+    rows = {event: (removed, served) for _, event, removed, served in times.events()}
+    assert rows == {
+        "source_changed": ("3 of 6", "3"),
+        "policy_changed": ("4 of 6", "2"),
+        "permission_changed": ("2 of 6", "4"),
+        "data_deleted": ("2 of 6", "4"),
+        "model_changed": ("4 of 6", "2"),
+    }
+
+
+def test_what_no_evidence_says_is_not_stored_where_it_is_checked():
+    assert [row[1:] for row in times.unchecked()] == [
+        ("stored", "stored"),
+        ("stored", "not stored"),
+    ]
+
+
+def test_evidence_is_found_for_another_model_and_not_for_another_tenant():
+    rows = {name: found for name, *found in times.evidence_apart()}
+    assert rows["to a larger model"] == rows["a longer answer wanted"] == ["a miss", "found"]
+    assert rows["another tenant"] == ["a miss", "a miss"]
+
+
 # -- words
 
 

@@ -12,6 +12,7 @@ from minserve.client import LocalClient
 from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.execution.simulated import CostModel, SimulatedExecutor
+from minserve.learn import hint
 from minserve.learn.conformance import examine, suite_of
 from minserve.learn.conformance.cache_key import PLAIN, asking, variants
 from minserve.learn.parts_of_reuse import (
@@ -170,6 +171,14 @@ def test_the_reference_key_separates_what_the_engines_key_separates():
     for one, other in combinations(queries, 2):
         same = CanonicalKey().of(one) == CanonicalKey().of(other)
         assert (cache_key(one) == cache_key(other)) is same
+
+
+def test_reference_of_a_step_comes_with_the_helper_that_it_calls(capsys):
+    hint("response_cache", 5, step="get")
+    said = capsys.readouterr().out
+    assert "def get(" in said and "def place(" in said and "def put(" not in said
+    hint("response_cache", 5, step="invalidate")
+    assert "def place(" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("part", ["cache_key", "response_cache", "semantic_gate"])

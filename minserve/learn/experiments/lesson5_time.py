@@ -17,13 +17,21 @@ from minserve.execution.simulated import SimulatedExecutor
 from minserve.learn.experiments.common import BIG_MODEL, quantile
 from minserve.learn.experiments.lesson5 import NORTHSTAR, by_question
 from minserve.learn.parts_of_reuse import Key, LearnedCache, TaggedCache, cache_key
+from minserve.northstar.reuse import grounded
 from minserve.output import Detokenizer
 from minserve.request import FinishReason, Identity, Request, SamplingParams
 from minserve.reuse.flight import SingleFlight, Waiter
-from minserve.reuse.invalidation import PolicyChanged, SourceChanged
+from minserve.reuse.invalidation import (
+    DataDeleted,
+    ModelChanged,
+    PermissionChanged,
+    PolicyChanged,
+    SourceChanged,
+)
 from minserve.reuse.key import Decoding, Message, ModelTuple, Query, Scope, Wording
 from minserve.reuse.policy import ClassPolicy, PolicyTable
-from minserve.reuse.response import Answer, ExactCache, Source
+from minserve.reuse.response import Answer, Evidence, ExactCache, Source
+from minserve.reuse.stores import MemoryStore
 from minserve.service import Ended, Service, Started
 
 # -- events
@@ -49,6 +57,44 @@ def race(make: Callable[..., Any] = TaggedCache, key: Key = cache_key) -> list[t
 
 
 RACE_HEADING = ("`since` was asked for", "who asks next gets")
+
+
+def events(make: Callable[..., Any] = TaggedCache, key: Key = cache_key) -> list[tuple[str, ...]]:
+    """What each kind of event removes from a cache of six answers: rows under `EVENTS_HEADING`.
+
+    Two people of alder and one of marlow have asked about refunds (source faq/1) and about fees
+    (faq/2); marlow is served by another model.
+    """
+    happenings = {
+        "a source has another text": SourceChanged(source="faq/1"),
+        "alder has new rules": PolicyChanged(tenant="alder"),
+        "bob of alder may see less": PermissionChanged(tenant="alder", subject="bob"),
+        "marlow's data is to be gone": DataDeleted(tenant="marlow"),
+        "the model has new weights": ModelChanged(model="nano"),
+    }
+    rows = []
+    for name, event in happenings.items():
+        cache = LearnedCache(_FOR_ITS_ASKER, make, key)
+        asked = []
+        for who, model in (("alder/anna", "nano"), ("alder/bob", "nano"), ("marlow/mia", "large")):
+            for number in (1, 2):
+                tenant, user = who.split("/")
+                query = replace(
+                    question(f"question {number}", tenant),
+                    identity=Identity(tenant, user),
+                    scope=Scope.SUBJECT,
+                    model=ModelTuple(model),
+                )
+                cache.put(query, Answer("34 days", sources=(Source(f"faq/{number}"),)), 0.0, 0)
+                asked.append(query)
+        removed = cache.invalidate(event, 1.0)
+        served = sum(cache.get(query, 2.0) is not None for query in asked)
+        rows.append((name, event.kind, f"{removed} of {len(asked)}", f"{served}"))
+    return rows
+
+
+EVENTS_HEADING = ("what happened", "event", "removed", "still served")
+_FOR_ITS_ASKER = PolicyTable([ClassPolicy("policy", Scope.SUBJECT, 3600.0)])
 
 
 def late_event(make: Callable[..., Any] = TaggedCache, key: Key = cache_key) -> list[Any]:
@@ -270,6 +316,50 @@ def cut_short(make: Callable[..., Any] = TaggedCache, key: Key = cache_key) -> s
     cache.put(asked, Answer("The refund window is", finish_reason="cancelled"), 0.0, 0)
     found = cache.get(asked, 1.0)
     return "a whole answer, computed afresh" if found is None else f"{found.text!r}"
+
+
+def unchecked() -> list[tuple[str, str, str]]:
+    """Two answers, of which one says what no evidence says: stored without a check, and with one.
+
+    Rows of (answer, unchecked, checked).
+    """
+    evidence = ["The refund window of Cinder Pass is 18 days."]
+
+    def is_grounded(query: Query, answer: Answer) -> bool:
+        return grounded(query.question, "policy", evidence, answer.text)
+
+    rows = []
+    for text in (evidence[0], "The refund window of Cinder Pass is 80 days."):
+        kept = []
+        for validate in (lambda query, answer: True, is_grounded):
+            cache = ExactCache(MemoryStore(), NORTHSTAR, validate=validate)
+            asked = question("What is the refund window of Cinder Pass?")
+            is_stored = cache.put(asked, Answer(text), 0.0, 0)
+            kept.append("stored" if is_stored else "not stored")
+        rows.append((text, *kept))
+    return rows
+
+
+def evidence_apart() -> list[tuple[str, str, str]]:
+    """Who finds the answer, and who finds the evidence that was looked up for it.
+
+    Rows of (request, answer, evidence).
+    """
+    cache = ExactCache(MemoryStore(), NORTHSTAR)
+    asked = question("What is the refund window of Cinder Pass?")
+    sources = (Source("faq/1"),)
+    cache.put(asked, Answer("18 days", sources=sources), 0.0, 0)
+    cache.put_evidence(asked, Evidence(("The refund window is 18 days.",), sources), 0.0, 0)
+    rows = []
+    for name, query in (
+        ("the same again", asked),
+        ("to a larger model", replace(asked, model=ModelTuple("large"))),
+        ("a longer answer wanted", replace(asked, decoding=Decoding(temperature=0, max_tokens=9))),
+        ("another tenant", question(asked.question, "marlow")),
+    ):
+        found = (cache.get(query, 1.0), cache.get_evidence(query, 1.0))
+        rows.append((name, *("a miss" if one is None else "found" for one in found)))
+    return rows
 
 
 class Sliding(TaggedCache):
