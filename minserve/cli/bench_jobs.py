@@ -45,9 +45,9 @@ def jobs(
     """Measure durable jobs: every accept and every result reaches the disk (fsync).
 
     Without --chaos: jobs that do nothing, accepted one at a time and then worked off, beside huey
-    (SQLite) and procrastinate (PostgreSQL) where --peers has them. With --chaos: naps of up to
-    50 ms, a SIGKILL to one worker every second, PostgreSQL crashed once; then the books are
-    checked. Exit code 1 if they do not balance.
+    (SQLite) and procrastinate (PostgreSQL) where --peers has them; and what a claim costs beside
+    ever more finished jobs. With --chaos: naps of up to 50 ms, a SIGKILL to one worker every
+    second, PostgreSQL crashed once; then the books are checked. Exit code 1 if they do not balance.
 
     Examples:
 
@@ -74,6 +74,7 @@ def jobs(
                 rows.append(run(name, url, server, num_jobs or 10_000, workers, concurrency, seed))
             else:
                 rows += run(name, url, folder, num_jobs or 1_000, concurrency, peers)
+                rows.append(_claims(name, url))
     _table(rows)
     if json:
         print_json({"chaos" if chaos else "throughput": rows})
@@ -126,6 +127,51 @@ def _throughput(
         ratios = {f"{key} ratio": rates[key] / theirs[key] for key in rates}
         rows.append({"queue": f"minserve / {peer}", **ratios})
     return rows
+
+
+# -- the cost of a claim
+
+
+def _claims(name: str, url: str) -> dict[str, Any]:
+    """Median milliseconds of one claim, beside ever more finished jobs in the same table.
+
+    Its commit is not counted: that is the disk's time.
+    """
+    from statistics import median
+
+    from minserve.jobs.job import Submission
+    from minserve.jobs.store import JobStore
+    from minserve.request import Identity
+
+    store, row = JobStore(url, _kinds()), {"queue": f"milliseconds of a claim, {name}"}
+    there = 0
+    for num_finished in FINISHED:
+        with store.transaction() as tx:
+            tx.exec_driver_sql(_FINISHED.format(first=there, last=num_finished))
+            tx.exec_driver_sql("ANALYZE jobs")
+        there = num_finished
+        store.enqueue_many(Identity("bench"), [Submission("nap", {})] * NUM_CLAIMS)
+        took_s = []
+        for _ in range(NUM_CLAIMS):
+            with store.transaction() as tx:
+                began_s = time.perf_counter()
+                (lease,) = store.claim("bench", tx=tx)
+                took_s.append(time.perf_counter() - began_s)
+                store.cancel(None, lease.job.id, tx)
+        row[f"with {num_finished:,} finished"] = 1000 * median(took_s)
+    store.close()
+    return row
+
+
+FINISHED = (0, 10_000, 100_000)
+NUM_CLAIMS = 200
+_FINISHED = """
+    INSERT INTO jobs (id, tenant, subject, kind, state, payload, digest, priority, turn,
+        created_at, run_at, attempts, max_attempts, token, completed, total, owner, finished_at)
+    WITH RECURSIVE n(i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {last})
+    SELECT 'finished' || i, 'bench', '', 'nap', 'done', '{{}}', 'd', 0, 0, i, i, 1, 5, 1, 0, 0,
+        'operator', i FROM n WHERE i < {last}
+"""
 
 
 # -- chaos
