@@ -45,6 +45,7 @@ class EngineWithParts(Engine):
         self.log = EventLog(keep=False)
         self.is_stopped: Callable[[Request], bool] = lambda request: False
         self._failure: PartFailed | None = None
+        self.scheduler = None
         self.loops = Loops(shelf, self._running)
         self._attention = put.attention_of(executor)
         for name in put.ENGINE_PARTS:
@@ -83,8 +84,15 @@ class EngineWithParts(Engine):
         return was_there
 
     def _build(self) -> None:
-        """Everything anew, out of what is on the shelf now."""
-        self._failure = None
+        """Everything anew, out of what is on the shelf now. A part may fail at that, too."""
+        while True:
+            self._failure = None
+            try:
+                return self._assemble()
+            except PartFailed:
+                continue  # it is off the shelf now, so this ends
+
+    def _assemble(self) -> None:
         shelf, settings, is_stopped = self.shelf, self.settings, self.is_stopped
         size = self.executor.block_size
         put.decode_loop(shelf, self.executor, self.loops)
@@ -105,6 +113,8 @@ class EngineWithParts(Engine):
     def _end_all(self) -> None:
         """A part has failed: no other is asked any more, and every request ends."""
         self._failure, scheduler = self.shelf.last_failure, self.scheduler
+        if scheduler is None:
+            return
         scheduler.tables = _Nothing()
         self.loops.end_all()
         for request in scheduler._requests.values():  # it may have failed between two queues

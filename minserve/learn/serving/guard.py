@@ -12,13 +12,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from minserve.errors import ExecutorFailed, MinserveError
 from minserve.learn.conformance import line_in
 
 LIMIT_S = 5.0
+LOOKS = 4
+"""The watch looks so often within the limit, and counts: a process that was suspended, and whose
+clock has jumped, blames nobody."""
 
 
 class Reason(str):
@@ -43,8 +46,7 @@ class _Stopped(BaseException):
 @dataclass(slots=True, eq=False)
 class _Call:
     part: str
-    began_s: float = field(default_factory=time.monotonic)
-    is_told: bool = False
+    num_looks: int = 0
 
 
 class Guard:
@@ -64,7 +66,9 @@ class Guard:
         self.on_failed, self.on_stuck = on_failed, on_stuck
         self._calls: dict[int, _Call] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=_watch, args=(weakref.ref(self), limit_s / 4), daemon=True).start()
+        threading.Thread(
+            target=_watch, args=(weakref.ref(self), limit_s / LOOKS), daemon=True
+        ).start()
 
     def call(self, part: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Any:
         """What `function` returns. Raises `PartFailed`; a lost executor's error goes through."""
@@ -72,7 +76,8 @@ class Guard:
         outer, call = self._calls.get(thread), _Call(part)
         try:
             try:
-                self._calls[thread] = call
+                with self._lock:
+                    self._calls[thread] = call
                 return function(*args, **settings)
             finally:
                 self._leave(thread, call, outer)
@@ -104,29 +109,30 @@ class Guard:
             yield
         finally:
             if call:
-                call.began_s = time.monotonic()
-                self._calls[thread] = call
+                call.num_looks = 0
+                with self._lock:
+                    self._calls[thread] = call
 
     def _leave(self, thread: int, call: _Call, outer: _Call | None) -> None:
         with self._lock:
-            if call.is_told:
+            if call.num_looks > LOOKS:
                 _throw(thread, None)  # it ended just now: take the interruption back
             if outer is None:
                 self._calls.pop(thread, None)
             else:
-                outer.began_s = time.monotonic()
+                outer.num_looks = 0
                 self._calls[thread] = outer
 
     def look(self) -> None:
         """Interrupt what has run for too long."""
-        now_s, stuck = time.monotonic(), []
+        stuck = []
         with self._lock:
             for thread, call in self._calls.items():
-                if now_s - call.began_s > self.limit_s:
+                call.num_looks += 1
+                if call.num_looks > LOOKS:
                     _throw(thread, _Stopped)
-                    if call.is_told and now_s - call.began_s > 2 * self.limit_s:
-                        stuck.append(call.part)
-                    call.is_told = True
+                if call.num_looks == 2 * LOOKS:
+                    stuck.append(call.part)
         for part in stuck:
             self.on_stuck(part)
 

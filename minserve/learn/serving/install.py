@@ -14,6 +14,7 @@ Each call puts in what is the learner's, and leaves the reference where nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -126,12 +127,14 @@ class ServingParts:
     def service(self, service: Any) -> Any:
         """`service`, with the learner's admission; each request's way is written down from here."""
         admission, shelf = service.admission, self.shelf
-        if shelf.is_mine("admission"):
-            install_admission(admission, lambda: ServedAdmission(shelf))
-            shelf.undo["admission"] = lambda: setattr(admission, "policy", AdmissionPolicy())
-        if shelf.is_mine("overload_ladder"):
-            install_overload_ladder(admission, lambda: ServedLadder(shelf))
-            shelf.undo["overload_ladder"] = lambda: setattr(admission, "ladder", Ladder())
+        shelf.undo["admission"] = lambda: setattr(admission, "policy", AdmissionPolicy())
+        shelf.undo["overload_ladder"] = lambda: setattr(admission, "ladder", Ladder())
+        with suppress(PartFailed):  # one that cannot even be made is off the shelf now
+            if shelf.is_mine("admission"):
+                install_admission(admission, lambda: ServedAdmission(shelf))
+        with suppress(PartFailed):
+            if shelf.is_mine("overload_ladder"):
+                install_overload_ladder(admission, lambda: ServedLadder(shelf))
         submit = service.submit
 
         def watched(
@@ -177,7 +180,10 @@ class ServingParts:
         shelf, key = self.shelf, self._key
         if not shelf.is_mine("response_cache"):
             return ExactCache(store, policies, key_of=KeyPart(key))
-        cache = LearnedCache(policies, lambda *told: shelf.make("response_cache", *told), key)
+        try:
+            cache = LearnedCache(policies, lambda *told: shelf.make("response_cache", *told), key)
+        except PartFailed:
+            return ExactCache(store, policies, key_of=KeyPart(key))
         shelf.undo["response_cache"] = lambda: setattr(cache, "part", TaggedCache(policies, key))
         return cache
 

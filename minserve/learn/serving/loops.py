@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from minserve.execution.executor import Row
-from minserve.learn.serving.guard import stop
+from minserve.learn.serving.guard import LOOKS, stop
 from minserve.learn.serving.shelf import Shelf
 from minserve.models.sampling import sample_rows
 from minserve.request import Request
@@ -131,13 +132,13 @@ class Loop:
         self._logits.put(None)
 
     def _answer(self) -> list[int]:
-        try:
-            kind, value = self._answers.get(timeout=self._limit_s)
-        except Empty:
+        for _ in range(LOOKS):  # see there why it is not one long wait
+            with suppress(Empty):
+                kind, value = self._answers.get(timeout=self._limit_s / LOOKS)
+                break
+        else:
             stop(self._thread.ident)
-            raise _Wrong(
-                f"no token within {self._limit_s:g} s: a loop that does not end?"
-            ) from None
+            raise _Wrong(f"no token within {self._limit_s:g} s: an endless loop?")
         self._is_over = kind == "returned"
         try:
             if kind == "raised":
