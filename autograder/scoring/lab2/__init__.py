@@ -55,7 +55,7 @@ def play_bonus(scored: CellScore, open_child: Open, rng: random.Random) -> None:
             else:
                 if type(told) is int and told == due:
                     continue
-                finding = Finding("budget", f"gap {gap_us}, base {base_us}, token {token_us}")
+                finding = Finding("budget")
             note(scored, finding, False, ADVICE)
 
 
