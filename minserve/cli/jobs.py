@@ -61,7 +61,7 @@ def submit(
 
     - `minserve jobs submit nap '{"seconds": 20, "parts": 20}'`
 
-    - `minserve jobs submit northstar_report '{"questions": ["report-kestrel-000"]}'
+    - `minserve jobs submit northstar_report '{"questions": ["report-001"]}'
     --tenant kestrel --key monday`
     """
     from minserve.jobs.job import Submission

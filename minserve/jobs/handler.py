@@ -5,9 +5,9 @@ interpreter, leak or crash: its parent, who renews the lease and alone may write
 not notice. The child has no connection to the database, so one that outlives its lease can do no
 harm.
 
-The parent says `run` (jobs), `recall` (forget those not started), `stop` (a job's id), and of an
-effect `stands` or `refused`. The child says `ready` or `broken`, and of a job, by its id:
-`progress`, `effect`, `end` (seconds taken, and done, failed or stopped with details).
+The parent says `run` (jobs), `recall` (forget those not started), `stop` (a job's id), and answers
+with `stands` or `refused`. The child says `ready` or `broken`, and of a job, by its id: `progress`,
+`effect`, `ledger`, `end` (seconds taken, and done, failed or stopped with details).
 """
 
 from __future__ import annotations
@@ -71,11 +71,18 @@ class Context:
 
         If an earlier attempt got this far, that is its value: a checkpoint.
         """
-        self._inbox.pipe.send(("effect", self.job.id, key, value))
+        return self._ask("effect", key, value)
+
+    def recorded(self) -> dict[str, Any]:
+        """The effects that earlier attempts have left in the ledger, by key: where to go on."""
+        return self._ask("ledger") if self.job.token > 1 else {}
+
+    def _ask(self, what: str, *more: Any) -> Any:
+        self._inbox.pipe.send((what, self.job.id, *more))
         while True:
             answer = self._inbox.receive(self.job.id)
             if answer[0] == "refused":
-                raise JobFailed(f"effect {key!r} could not be recorded: {answer[1]}")
+                raise JobFailed(f"{' '.join([what, *map(repr, more[:1])])} is refused: {answer[1]}")
             if answer[0] == "stands":
                 return answer[1]
 

@@ -211,14 +211,17 @@ class Worker:
             case ("progress", _, completed, total):
                 slot.completed, slot.total = completed, total
             case ("effect", _, key, value):
-                self._commit_effect(slot, key, value)
+                self._answer(slot, lambda: self.store.effect(slot.lease, key, value))
+            case ("ledger", job_id):
+                self._answer(slot, lambda: self.store.ledger(None, job_id))
             case ("end", _, seconds, outcome):
                 self._longest_s = max(seconds, 0.9 * (self._longest_s or 0.0))
                 self._end(slot, outcome)
 
-    def _commit_effect(self, slot: Slot, key: str, value: Any) -> None:
+    def _answer(self, slot: Slot, ask: Callable[[], Any]) -> None:
+        """Tell a handler what the store says."""
         try:
-            self._say(slot, "stands", self.store.effect(slot.lease, key, value))
+            self._say(slot, "stands", ask())
         except LostLease:
             self._tell_to_stop(slot)
         except (StoreUnavailable, InvalidRequest) as error:

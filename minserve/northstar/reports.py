@@ -24,6 +24,8 @@ class Asked(Protocol):
 
     def effect_now(self, key: str, value: Any = None) -> Any: ...
 
+    def recorded(self) -> dict[str, Any]: ...
+
 
 class Generate(Protocol):
     """Reaches an engine, in batch class, as `identity`."""
@@ -36,7 +38,8 @@ class Generate(Protocol):
 
 
 def write(order: dict[str, Any], ctx: Asked) -> dict[str, Any]:
-    """Answer each question of the order from its evidence. A crash costs one section at most.
+    """Answer each question of the order from its evidence. A crash costs one section at most:
+    those that an earlier attempt has recorded are not written again.
 
     Raises `JobFailed` for a question that is not there, or that is another's.
     """
@@ -45,19 +48,22 @@ def write(order: dict[str, Any], ctx: Asked) -> dict[str, Any]:
     corpus = load_corpus(order["version"]) if "version" in order else load_corpus()
     known = {question.id: question for question in load_questions()}
     identity: Identity = ctx.job.identity
-    sections = []
+    sections, recorded = [], ctx.recorded()
     for number, question_id in enumerate(order["questions"]):
         question = known.get(question_id)
         is_theirs = question is not None and question.tenant == identity.tenant
         if not is_theirs or question.user not in (None, identity.subject):
             raise JobFailed(f"no question {question_id!r} for you", is_permanent=True)
-        text = ctx.tools.text(prompt_of(question, corpus), identity, 200).strip()
-        section = {
-            "question": question_id,
-            "text": text,
-            "is_qualified": is_qualified(question, text, corpus.version),
-        }
-        sections.append(ctx.effect_now(f"section {number}", section))
+        section = recorded.get(f"section {number}")
+        if section is None:
+            text = ctx.tools.text(prompt_of(question, corpus), identity, 200).strip()
+            section = {
+                "question": question_id,
+                "text": text,
+                "is_qualified": is_qualified(question, text, corpus.version),
+            }
+            section = ctx.effect_now(f"section {number}", section)
+        sections.append(section)
         ctx.progress(number + 1, len(order["questions"]))
     num_qualified = sum(section["is_qualified"] for section in sections)
     ctx.effect("report", {"num_sections": len(sections), "num_qualified": num_qualified})

@@ -41,7 +41,7 @@ def kill_worker(payload, ctx):
 
 
 def die_first(payload, ctx):
-    stands = ctx.effect_now("step", ctx.job.attempts)
+    stands = ctx.recorded().get("step") or ctx.effect_now("step", ctx.job.attempts)
     if ctx.job.attempts == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     ctx.effect("end", ctx.job.attempts)
