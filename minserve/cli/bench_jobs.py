@@ -59,6 +59,12 @@ def jobs(
     names = databases.split(",")
     if not set(names) <= {"sqlite", "postgresql"}:
         raise ConfigError(f"databases {databases!r}", "use sqlite, postgresql, or both")
+    if min(workers, concurrency) < 1 or num_jobs < 0:
+        raise ConfigError(
+            f"{num_jobs} jobs, {workers} workers of {concurrency} handlers", "use 1 or more"
+        )
+    if peers is not None and not (peers / "bin" / "python").exists():
+        raise ConfigError(f"no Python in {peers}", "name a virtual environment; see the examples")
     run = _chaos if chaos else _throughput
     rows = []
     for name in names:
