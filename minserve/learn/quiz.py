@@ -96,8 +96,8 @@ QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
     "the dashboard": (
         "raw",
         {
-            "average": "each minute then counts alike: a quiet one with 90 requests as much as a "
-            "busy one with 600, in which nearly everybody who waited was.",
+            "average": "each minute then counts alike: a quiet one with 173 requests as much as a "
+            "busy one with 555, in which nearly everybody who waited was.",
             "max": "that is the worst minute, not the p99 of all: honest as an alarm, wrong as a "
             "figure of the service.",
             "raw": "keep the samples, or histograms with fixed buckets, which can be added up. A "

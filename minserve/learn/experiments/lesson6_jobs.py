@@ -71,7 +71,7 @@ def crash_after_the_effect(part: Part, server: MailServer, in_ledger: bool = Fal
         is_first = True
         while store.get(WHO, job.id).state is not State.DONE:
             now[0] += 1.0
-            for lease in store.claim("a worker", lease_s=LEASE_S):
+            for lease in store.claim("w1", lease_s=LEASE_S):
                 if not in_ledger:
                     server.send("your report is ready", job.id)
                 if not is_first:
@@ -90,7 +90,7 @@ def poison(part: Part) -> list[tuple[str, ...]]:
     with queue(part) as (store, now):
         job = store.enqueue(WHO, Submission("report", {}))
         while store.get(None, job.id).state is not State.DEAD:
-            for lease in store.claim("a worker", lease_s=LEASE_S):
+            for lease in store.claim("w1", lease_s=LEASE_S):
                 rows.append((f"{now[0]:g}", f"attempt {lease.job.attempts} kills its worker"))
             now[0] += 1.0
             store.sweep()

@@ -266,7 +266,7 @@ def knock(
     part: Callable[..., Any],
     max_queued_tokens: int,
     max_concurrent: int | None = None,
-) -> list[tuple[str, str, str]]:
+) -> list[tuple[str, ...]]:
     """All `requests` come at once to a real engine; cells under `KNOCK_HEADING` for each.
 
     `part` decides by a budget of `max_queued_tokens`; the account may have `max_concurrent`
@@ -285,15 +285,16 @@ def knock(
         decision = admission.ask(request, 0.0, PlainQuota(max_concurrent))
         if isinstance(decision, Admit):
             engine.submit(request, 0.0)
-            rows.append((request.id, tokens, "comes in"))
+            said = "comes in"
         else:
-            rows.append((request.id, tokens, f"{decision.code}: {decision.retry_after_s:.2f} s"))
+            said = f"{decision.code}: {decision.retry_after_s:.2f} s"
+        rows.append((request.id, str(request.workload_class), tokens, said))
     while engine.step(0.0):
         engine.check_integrity()
     return rows
 
 
-KNOCK_HEADING = ("request", "tokens", "the door says")
+KNOCK_HEADING = ("request", "class", "tokens", "the door says")
 
 
 # -- the ladder
@@ -303,7 +304,7 @@ def wave(seed: int = 6) -> list[Person]:
     """People at a rate that swells and ebbs; half of them ask for something less urgent."""
     rng, people = random.Random(seed), []
     for at_s in waves(2.0, 22.0, 40.0, rng):
-        if at_s >= 60.0:
+        if at_s >= 45.0:
             break
         person = Person(f"p{len(people)}", at_s, rng.randrange(200, 600), rng.randrange(60, 180))
         person.priority, person.tells_deadline = -rng.randrange(2), False

@@ -61,7 +61,7 @@ def hedged(rate_per_s: float, share: float) -> tuple[str, ...]:
     ]
     clients = [Hedging(*pair, loop, share=share) for pair in (machines, machines[::-1])]
     rng, waits = random.Random(6), []
-    for number, at_s in zip(range(1000), poisson(rate_per_s, rng), strict=False):
+    for number, at_s in zip(range(600), poisson(rate_per_s, rng), strict=False):
         heard: list[float] = []
 
         def listen(event: Event, at_s: float = at_s, heard: list[float] = heard) -> None:
@@ -86,21 +86,22 @@ HEDGED_HEADING = ("load", "copies, at most", "TTFT p50 (s)", "TTFT p99 (s)", "co
 
 LIGHT = replace(REAL, scale=0.25)
 PROMISE = Objectives(ttft_s=1.0)
+WAVE_S = 60.0
 EVERY_S = 5.0
 """How often the number of replicas is decided."""
 
 
 def signals_at(rate_per_s: float) -> tuple[str, ...]:
-    """What one replica shows after 40 s of such a load. Cells under `SIGNALS_HEADING`."""
+    """What one replica shows after 30 s of such a load. Cells under `SIGNALS_HEADING`."""
     seen: list[Any] = []
 
     def watch(signals: Any) -> int:
         seen.append(signals)
         return 1
 
-    given = LIGHT.at_rate(rate_per_s, int(40 * rate_per_s)).calls()
+    given = LIGHT.at_rate(rate_per_s, int(30 * rate_per_s)).calls()
     autoscaled("", Setup(BIG, prefix_caching=False), given, watch, PROMISE, every_s=EVERY_S)
-    last = [each for each in seen if each.now_s <= 40.0][-1]
+    last = [each for each in seen if each.now_s <= 30.0][-1]
     return (
         f"{rate_per_s:g}",
         f"{last.utilisation:.0%}",
@@ -122,14 +123,14 @@ SIGNALS_HEADING = (
 
 
 def scaling(is_wave: bool, rule: Any, start: int = 1, load_s: float = 10.0) -> tuple[str, ...]:
-    """A rule over one wave of load, or over a minute and a half that one replica can bear.
+    """A rule over one wave of load, or over a minute that one replica can bear.
 
     A replica that is asked for loads for `load_s` first. Cells under `SCALING_HEADING`.
     """
-    low, high = (4.0, 36.0) if is_wave else (9.9, 10.0)
+    low, high = (4.0, 30.0) if is_wave else (9.9, 10.0)
     samples = (call.sample for call in replace(LIGHT, num_prompts=4000).at_rate(1.0).calls())
-    times_s = waves(low, high, 90.0, random.Random(6))
-    given = takewhile(lambda call: call.at_s < 90.0, datasets.calls(times_s, samples))
+    times_s = waves(low, high, WAVE_S, random.Random(6))
+    given = takewhile(lambda call: call.at_s < WAVE_S, datasets.calls(times_s, samples))
     setup = Setup(replace(BIG, load_s=load_s), prefix_caching=False, num_replicas=start)
     found = autoscaled("", setup, given, rule, PROMISE, every_s=EVERY_S, most=6)
     return (
@@ -143,6 +144,12 @@ def scaling(is_wave: bool, rule: Any, start: int = 1, load_s: float = 10.0) -> t
 def on_backlog() -> OnBacklog:
     """Queued tokens, their age, active requests and KV pressure."""
     return OnBacklog(tokens_per_s=4000.0, drain_s=0.5, max_running=48)
+
+
+def kept_warm(count: int) -> Callable[[Any], int]:
+    """As `on_backlog`, but never fewer than `count`."""
+    rule = on_backlog()
+    return lambda signals: max(count, rule(signals))
 
 
 def on_utilisation() -> OnUtilisation:
@@ -186,7 +193,7 @@ class CascadeRun:
 
 
 def cascade(
-    executor: Any, names: Sequence[str] = ("cheap", "whole"), per_slice: int = 8
+    executor: Any, names: Sequence[str] = ("cheap", "whole"), per_slice: int = 6
 ) -> CascadeRun:
     """Northstar's questions by these routes, each to the next where its answer is not grounded.
 
