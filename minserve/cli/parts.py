@@ -43,19 +43,28 @@ def show(
     if trace:
         told = _of_server(url, key)
         return print_json(told) if json else _draw(told)
-    from minserve.learn.parts import SLOTS, parts_status
+    from minserve.learn.parts import parts_status
+    from minserve.learn.progress import standings
     from minserve.learn.workspace import Workspace
 
     parts_status()
     if json:
-        found = []
-        for slot in SLOTS.values():
-            workspace = Workspace(slot.name)
-            current = workspace.current()
-            version = current.number if current else None
-            about = {"name": slot.name, "lesson": slot.lesson, "is_green": current is not None}
-            found.append(about | {"version": version, "engine_runs": workspace.use})
-        print_json({"parts": found})
+        print_json(
+            {
+                "parts": [
+                    {
+                        "name": part.name,
+                        "lesson": part.lesson,
+                        "is_green": part.is_built,
+                        "is_checked": part.is_checked,
+                        "is_installed": part.is_installed,
+                        "version": part.version,
+                        "engine_runs": Workspace(part.name).use,
+                    }
+                    for part in standings()
+                ]
+            }
+        )
 
 
 def _of_server(url: str, key: str | None) -> dict[str, Any]:
