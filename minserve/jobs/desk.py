@@ -34,7 +34,6 @@ class Desk(Database):
         scope: Scope,
         *,
         state: State | None = None,
-        kind: str | None = None,
         batch: str | None = None,
         limit: int = 100,
     ) -> list[Job]:
@@ -42,8 +41,6 @@ class Desk(Database):
         wanted: Select = select(jobs).where(mine(scope)).limit(limit)
         if state is not None:
             wanted = wanted.where(DEAD if state is State.DEAD else jobs.c.state == state.value)
-        if kind is not None:
-            wanted = wanted.where(jobs.c.kind == kind)
         if batch is not None:
             wanted = wanted.where(jobs.c.batch == batch).order_by(jobs.c.created_at, jobs.c.turn)
         else:

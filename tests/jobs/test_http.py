@@ -172,6 +172,48 @@ def test_batch_is_cancelled_whole_and_is_its_owners_only(client, store):
     assert store.counts().by_state == {State.CANCELLED: 2}
 
 
+def test_lists_are_filtered_and_bounded(client, store):
+    ids = [client.post("/v1/jobs", json=NAP).json()["id"] for _ in range(3)]
+    store.complete(store.claim("w")[0], 1)
+    assert [job["id"] for job in client.get("/v1/jobs?state=done").json()["data"]] == ids[:1]
+    assert len(client.get("/v1/jobs?limit=2").json()["data"]) == 2
+    assert len(client.get("/v1/jobs?limit=-5").json()["data"]) == 1
+    assert client.get("/v1/jobs?state=odd").status_code == 422
+    store.max_open = store.max_open_per_tenant = 100
+    batches = [ask(client, upload(client, line(n))).json()["id"] for n in range(3)]
+    (shown,) = client.get("/v1/batches?limit=1").json()["data"]
+    assert shown["id"] in batches
+
+
+def test_file_that_is_none_and_batch_that_cannot_be_are_refused(client):
+    for files in (
+        {"purpose": (None, "batch")},
+        {"file": ("in.jsonl", b"{}"), "purpose": (None, "fine-tune")},
+        {"file": ("in.jsonl", b"\xff"), "purpose": (None, "batch")},
+    ):
+        assert client.post("/v1/files", files=files).status_code == 400
+    assert client.post("/v1/files", content=b"plain").status_code == 400
+    file_id = upload(client, line(1))
+    order = {"input_file_id": file_id, "endpoint": "/v1/chat/completions"}
+    for more in ({"endpoint": "/v1/odd"}, {"completion_window": "1h"}, {"input_file_id": "none"}):
+        assert client.post("/v1/batches", json=order | more).status_code in (400, 404)
+    assert client.get("/v1/batches").json()["data"] == []
+
+
+def test_events_of_a_job_that_is_purged_meanwhile_end_with_an_error(client, store, monkeypatch):
+    job_id = client.post("/v1/jobs", json=NAP).json()["id"]
+
+    def cancelled_and_purged(seconds):
+        store.cancel(None, job_id)
+        store._clock.pass_s(8 * 86_400)
+        assert store.purge() == 1
+
+    monkeypatch.setattr(http.time, "sleep", cancelled_and_purged)
+    told = client.get(f"/v1/jobs/{job_id}/events").text
+    names = [each[7:] for each in told.splitlines() if each.startswith("event: ")]
+    assert names == ["queued", "error"]
+
+
 def refused(may_become_job):
     error = ApiError(429, "its deadline cannot be met", code="deadline_infeasible")
     error.may_become_job = may_become_job

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, inspect, text
 
 from minserve.errors import ConfigError, InvalidRequest
-from minserve.jobs import schema
+from minserve.jobs import database, schema
 from minserve.jobs.database import connect as _engine
 from minserve.jobs.intake import Room
 from minserve.jobs.job import (
@@ -22,12 +22,13 @@ from minserve.jobs.job import (
     Progress,
     QueueFull,
     State,
+    StoreUnavailable,
     Submission,
 )
 from minserve.jobs.outcomes import Finished
 from minserve.jobs.store import JobStore
 from minserve.request import Identity
-from tests.jobs.conftest import ANN, BOB, KINDS
+from tests.jobs.conftest import ANN, BOB, KINDS, fresh_schema
 
 
 def put(store, payload=None, who=ANN, **more):
@@ -565,6 +566,26 @@ def test_several_calls_can_be_one_transaction(store):
         store.enqueue(ANN, Submission("echo"), tx)
         raise ZeroDivisionError
     assert store.counts().num_open == 0
+
+
+def test_connection_that_died_while_it_lay_idle_is_replaced_unseen(postgres, monkeypatch):
+    store = JobStore(fresh_schema(postgres), KINDS)
+    other = _engine(postgres.url)
+    ends = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != :own")
+    with other.connect() as conn:
+        own = conn.scalar(text("SELECT pg_backend_pid()"))
+        conn.execute(ends, {"own": own})
+    with pytest.raises(StoreUnavailable):  # it was used a moment ago: not tried out
+        store.now_s()
+    assert store.now_s() > 0
+    with other.connect() as conn:
+        own = conn.scalar(text("SELECT pg_backend_pid()"))
+        conn.execute(ends, {"own": own})
+    monkeypatch.setattr(database, "PING_AFTER_S", 0.0)
+    put(store)
+    assert store.counts().num_open == 1
+    store.close()
+    other.dispose()
 
 
 def test_clock_is_the_databases(url):
