@@ -15,6 +15,7 @@ from grading.conftest import NOON
 
 from autograder import (
     classes,
+    exports,
     gradebook,
     grading,
     jobs,
@@ -24,6 +25,7 @@ from autograder import (
     scoring,
     selftest,
 )
+from autograder.__main__ import main
 from autograder.bank import lab3 as bank
 from autograder.bank.lab3 import LAB as NAME
 from minserve.errors import ConfigError
@@ -279,3 +281,42 @@ def test_the_latest_of_a_group_counts_whoever_hands_it_in(course, instant):
     run = classes.grade(course, LAB, ["ann", "bob"], now=NOON + timedelta(hours=1))
     assert [r["handed_in_by"] for r in run.results] == ["bob", "bob"]
     assert receipts.find(course, LAB, "bob").time == NOON + timedelta(hours=1)
+
+
+# -- by commands
+
+
+def test_a_class_by_commands_from_a_zip_file_to_forgetting(course, instant, tmp_path, capsys):
+    import zipfile
+
+    (data,) = BANK[RIGHT].files().values()
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for student in ("ann", "bob"):
+            archive.writestr(f"{student}/{NAME}.ipynb", data)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, "--course", str(course.root)])
+        assert not ended.value.code, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    when = ("--received", "2026-12-04T12:00:00")
+    assert "2 new, 0 as before" in run("collect", "lab3", "--from", str(tmp_path / "in.zip"), *when)
+    assert receipts.find(course, LAB, "ann").time == NOON
+    assert "2 graded, 0 done before" in run("grade", "lab3")
+    assert "0 graded, 2 done before" in run("grade", "lab3", "--jobs", "2")
+    instant.scores = {"ann": 16.0}
+    lowered = "ann: 17 -> 16 (lab3-storm 17 -> 16); kept, --lower would take it"
+    assert lowered in run("regrade", "lab3", "--dry-run")
+    assert lowered in run("regrade", "lab3") and vectors(course)["ann"] == [17.0]
+    assert "; kept" not in run("regrade", "lab3", "--lower") and vectors(course)["ann"] == [16.0]
+    path = tmp_path / "p.csv"
+    assert "rows in" in run("export", "lab3", "--format", "pseudonyms", "--to", str(path))
+    with course.gradebook() as book:
+        book.update_or_create_student("ann")
+    told = run("whois", exports.pseudonym(course, "ann"))
+    assert told == "ann\n"
+    assert "would be removed: add --yes" in run("purge", "--older-than-days", "0")
+    assert vectors(course)["ann"] == [16.0]
+    run("purge", "--student", "ann", "--yes")
+    assert set(vectors(course)) == {"bob"}
