@@ -1,12 +1,14 @@
 """`minserve serve --parts`: a learner's checked parts, put into a server one after another.
 
     parts = ServingParts()
-    blocks = parts.num_blocks(config, memory_bytes, block_size, dtype)     kv_bytes_per_token
-    engine = parts.engine(executor, settings, clock)                       all of ENGINE_PARTS
-    salts = parts.salts(scope)                                             cache_salt
-    service = parts.service(service)                                       admission, the ladder
-    store  = parts.store(store)                                            job_lease
-    parts.attach(app, server)                                              GET /v1/parts
+    parts.num_blocks(config, memory_bytes, ...)      kv_bytes_per_token
+    parts.engine(executor, limits, ...)              all of ENGINE_PARTS
+    parts.salts(scope)                               cache_salt
+    parts.exact_cache(store, policies)               response_cache, cache_key
+    parts.semantic_cache(semantic)                   semantic_gate
+    parts.service(service)                           admission, overload_ladder
+    parts.store(store, url, is_open)                 job_lease
+    parts.attach(app, server)                        GET /v1/parts
 
 Each call puts in what is the learner's, and leaves the reference where nothing is.
 """
