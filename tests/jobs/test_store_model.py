@@ -231,6 +231,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.time_passes(8.0)
         self.claim(3, 0, None)
 
+    @rule(crash=crashes)
+    def worker_is_lost_with_what_it_had_ahead(self, crash):
+        for _ in range(2):
+            self.enqueue(BOB, 1, 0, None, None)
+        self.claim(1, 3, None)
+        self.time_passes(11.0)
+        self.sweep(crash)
+
     def lease(self, data):
         return data.draw(st.sampled_from(self.leases), label="lease") if self.leases else None
 
