@@ -244,5 +244,13 @@ def _print(report: dict[str, Any]) -> None:
                     f"{row['false_hit_rate']:.2%} wrong (95 % sure: at most "
                     f"{row['false_hit_rate_upper95']:.2%})."
                 )
+            if drawn := banking["random_halves"]:
+                hit, false = drawn["hit_rate"], drawn["false_hit_rate"]
+                say(
+                    f"Banking77, {drawn['count']} random halves: {hit['mean']:.1%} hits "
+                    f"({hit['min']:.1%} to {hit['max']:.1%}), {false['mean']:.2%} wrong "
+                    f"({false['min']:.2%} to {false['max']:.2%}); at most 1 % wrong at 35 % "
+                    f"hits or more in {drawn['num_both']}."
+                )
         else:
             say("Banking77 is not on this machine: name its folder in MINSERVE_BANKING77.")

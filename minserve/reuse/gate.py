@@ -4,7 +4,9 @@ No cosine alone tells two questions apart: with MiniLM "dark mode on" and "off" 
 ways to cancel a plan at 0.44. So a question is compared with labelled examples. It is as near to an
 intent as the three nearest examples of it on the mean, plus a soft maximum over all of them; its
 margin is how much nearer its best intent is than the next. A high margin takes several neighbours
-that agree. Thresholds on it are calibrated on labelled questions that were kept apart.
+that agree. A second opinion is a linear discriminant (Fisher 1936, shrunk as by Ledoit and Wolf
+2004), which knows in which directions questions of one intent differ anyhow: it must name the same
+intent, and its margin counts too. Thresholds are calibrated on labelled questions kept apart.
 """
 
 from __future__ import annotations
@@ -20,13 +22,21 @@ from minserve.errors import ConfigError
 NEIGHBOURS = 3
 TEMPERATURE = 0.03
 """Of the soft maximum, in cosines: an example so much farther counts e times less."""
+SHRINKAGE = 0.3
+"""Of the spread within intents towards one that is the same in all directions."""
+OPINION = 0.3
+"""What the discriminant's margin at the middle of an intent counts, in cosines."""
+DISAGREE = -1.0
+"""The margin of a question that the two place differently."""
+OWN_CASES = 30
+"""An intent with fewer calibration questions has no threshold of its own: they certify nothing."""
 POOLED_CASES = 10
 """An intent's own false hits are judged together with this many cases at the pooled rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The best intent, and how clearly it is (0 to 4, in cosines)."""
+    """The best intent, and how clearly it is: from 0 up, in cosines, or `DISAGREE`."""
 
     intent: str
     margin: float
@@ -57,6 +67,7 @@ class Examples:
         self.vectors = np.ascontiguousarray(vectors[order], np.float32)
         self.intents = np.asarray(intents)[order]
         self.names, self._starts = np.unique(self.intents, return_index=True)
+        self._discriminant = self._fit() if len(vectors) >= 2 * len(self.names) else None
 
     def judge(self, vectors: np.ndarray) -> list[Judgement]:
         """The intent of each question, float32 [m, d]."""
@@ -69,12 +80,43 @@ class Examples:
             nearest = np.partition(own, own.shape[1] - count, axis=1)[:, -count:]
             soft = np.log(np.exp((own - 1) / TEMPERATURE).sum(axis=1)) * TEMPERATURE
             nearness[:, column] = nearest.mean(axis=1) + soft
-        best = nearness.argmax(axis=1)
-        first, second = np.partition(nearness, -2, axis=1)[:, [-1, -2]].T
+        best, margins = _best(nearness)
+        if self._discriminant is not None:
+            weights, bias = self._discriminant
+            other, more = _best(vectors @ weights + bias)
+            margins = np.where(other == best, margins + more, DISAGREE)
         return [
             Judgement(str(self.names[i]), float(margin))
-            for i, margin in zip(best, first - second, strict=True)
+            for i, margin in zip(best, margins, strict=True)
         ]
+
+    def _fit(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights [d, intents] and bias of the discriminant, scaled so that a question in the
+        middle of its intent has a margin of `OPINION` on the mean.
+        """
+        sizes = np.diff([*self._starts, len(self.vectors)])
+        means = np.add.reduceat(self.vectors, self._starts) / sizes[:, None]
+        within = self.vectors - np.repeat(means, sizes, axis=0)
+        share = (1 - SHRINKAGE) / len(within)
+        floor = SHRINKAGE * np.square(within).sum() / within.size + 1e-6
+        if len(within) >= within.shape[1]:
+            spread = share * within.T @ within
+            spread.flat[:: len(spread) + 1] += floor
+            weights = np.linalg.solve(spread, means.T)
+        else:  # the same by Woodbury's identity: no matrix is larger than the examples are many
+            among = share * within @ within.T
+            among.flat[:: len(among) + 1] += floor
+            inner = within.T @ np.linalg.solve(among, within @ means.T)
+            weights = (means.T - share * inner) / floor
+        bias = -0.5 * np.einsum("id,di->i", means, weights)
+        scale = OPINION / max(float(_best(means @ weights + bias)[1].mean()), 1e-9)
+        return (weights * scale).astype(np.float32), (bias * scale).astype(np.float32)
+
+
+def _best(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best column of each row, and by how much it is better than the next."""
+    first, second = np.partition(scores, -2, axis=1)[:, [-1, -2]].T
+    return scores.argmax(axis=1), first - second
 
 
 def cross_judge(
@@ -97,15 +139,27 @@ def cross_judge(
 
 
 def calibrate(
-    judgements: Sequence[Judgement], intents: Sequence[str], target: float = 0.005
+    judgements: Sequence[Judgement],
+    intents: Sequence[str],
+    target: float = 0.005,
+    most: float = 1.0,
 ) -> Thresholds:
     """The least margins at which the estimated share of false hits stays within `target`.
 
     `intents` are the true ones. There are never enough examples to read a rate of 1 in 200 off a
     count, so the chance of a false hit is fitted as a logistic function of the margin over all
     intents, and the pooled threshold is where its mean over the hits reaches the target. An intent
-    that has false hits of its own above it gets a stricter threshold; none gets a laxer one.
+    that has false hits of its own above it gets a stricter threshold; none gets a laxer one, and
+    one with few questions none of its own.
+
+    `most` is the largest share of questions to let through, whatever the estimate says. It varies
+    less from one set of questions to another than the estimate, which rests on the few false hits.
     """
+    num_asked = len(judgements)
+    judgements, intents = zip(
+        *((j, i) for j, i in zip(judgements, intents, strict=True) if j.margin != DISAGREE),
+        strict=True,
+    )
     margins = np.array([j.margin for j in judgements])
     wrong = np.array([j.intent != i for j, i in zip(judgements, intents, strict=True)])
     order = np.argsort(-margins, kind="stable")
@@ -113,10 +167,14 @@ def calibrate(
     chance = _logistic(margins, wrong.astype(float))
     rate = np.cumsum(chance) / np.arange(1, len(chance) + 1)
     pooled = _lowest(margins, rate, target)
+    if (allowed := int(most * num_asked)) < len(margins):
+        pooled = max(pooled, float(margins[allowed]))
     judged_as = np.array([judgements[i].intent for i in order])
     by_intent = {}
     for intent in np.unique(judged_as):
         own = judged_as == intent
+        if own.sum() < OWN_CASES:
+            continue
         count = np.arange(1, own.sum() + 1)
         shared = (np.cumsum(wrong[own]) + POOLED_CASES * rate[own]) / (count + POOLED_CASES)
         # A single false hit among so few says "maybe 5 %": 1.5 times the target is let pass.
