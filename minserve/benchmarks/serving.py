@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import re
 import statistics
@@ -335,8 +334,3 @@ def check_parts(text: str) -> list[str]:
     if unknown := [name for name in names if name not in PARTS]:
         raise ConfigError(f"part {unknown[0]!r}", f"use {', '.join(PARTS)}")
     return names
-
-
-def num_threads() -> int:
-    """By default one for each core."""
-    return os.cpu_count() or 1

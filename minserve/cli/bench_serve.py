@@ -83,6 +83,8 @@ def _vocab(model: str) -> int:
 def _throughput(model, streams, prompt_tokens, output_tokens, repeats, seed) -> dict[str, Any]:
     import random
 
+    import torch
+
     from minserve.benchmarks import serving
     from minserve.models.registry import resolve
 
@@ -93,7 +95,7 @@ def _throughput(model, streams, prompt_tokens, output_tokens, repeats, seed) -> 
     settings = {
         "model": str(resolve(model)),
         "dtype": "float32",
-        "threads": serving.num_threads(),
+        "threads": torch.get_num_threads(),  # as `minserve serve` has them
         "token_budget": 512,
         "max_running": streams,
         "kv_tokens": max(4096, 2 * streams * (prompt_tokens + output_tokens)),

@@ -11,6 +11,7 @@ from minserve.cli.bench_offline import offline
 from minserve.cli.bench_routing import routing
 from minserve.cli.bench_serve import serve
 from minserve.cli.bench_sidechannel import sidechannel
+from minserve.cli.bench_soak import soak
 
 benchmarks = typer.Typer(
     name="bench",
@@ -24,3 +25,4 @@ benchmarks.command()(sidechannel)
 benchmarks.command()(cache)
 benchmarks.command()(routing)
 benchmarks.command()(serve)
+benchmarks.command()(soak)

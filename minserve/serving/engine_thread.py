@@ -72,6 +72,10 @@ class EngineThread:
         """See `Service.cancel`. It takes effect before the next step begins."""
         self.loop.post(lambda: self.service.cancel(request_id))
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have `call()` called once what the engine's thread is at is over. On that thread only."""
+        self.loop.at(0.0, call)
+
     def ask(self, question: Callable[[], T]) -> Future[T]:
         """The answer of `question()`, called on the engine's thread between two steps."""
         answer: Future[T] = Future()

@@ -7,6 +7,7 @@ request its line in the log, which says what happened and never what was said.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import re
@@ -99,6 +100,8 @@ class Gate:
         limit = self._server.limits.max_body_bytes
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > limit:
+            if int(length) <= 8 * limit:
+                await self._discard(receive)
             raise _too_large(limit)
         if not length and b"transfer-encoding" not in headers:
             return receive
@@ -120,6 +123,13 @@ class Gate:
             _check_characters(body)
         whole = {"type": "http.request", "body": bytes(body), "more_body": False}
         return _replay([whole], receive)
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read what is not wanted: who is cut off in mid-sending never gets to read the error."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._server.limits.body_s):
+                while (await receive()).get("more_body"):
+                    pass
 
     def _log(self, scope: Scope, status: int, duration_s: float) -> None:
         state, principal = scope["state"], scope["state"].get("principal")

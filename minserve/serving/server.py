@@ -10,7 +10,8 @@ from functools import partial
 
 from minserve.clock import EventLoop
 from minserve.errors import ExecutorFailed
-from minserve.service import Service
+from minserve.request import Request
+from minserve.service import Listener, Service
 from minserve.serving.calls import Call, CallMaker, ServedModel
 from minserve.serving.embeddings import Embeddings
 from minserve.serving.engine_thread import EngineThread
@@ -61,17 +62,20 @@ class Server:
     embeddings: Embeddings | None = None
 
     def __post_init__(self) -> None:
-        self.engine = EngineThread(self.make_service)
+        self.engine, self.watch = self._make_engine()
         self.calls = CallMaker(
             self.model, self.salts, self.limits.default_max_tokens, self.limits.max_held_tokens
         )
-        self.watch = Watch(self.engine.service, self.model.names[0])
         self._open: dict[Call, asyncio.TimerHandle] = {}
         self._mailbox: Mailbox
 
+    def _make_engine(self) -> tuple[EngineThread, Watch]:
+        engine = EngineThread(self.make_service)
+        return engine, Watch(engine.service, self.model.names[0])
+
     def start(self) -> None:
         """Start the engine. Called on asyncio's thread."""
-        self._mailbox = Mailbox(asyncio.get_running_loop())
+        self._mailbox = Mailbox(asyncio.get_running_loop(), self.engine.soon)
         self.engine.on_death = partial(self._mailbox.call, self._engine_died)
         self.engine.start()
         if self.embeddings:
@@ -131,9 +135,12 @@ class Server:
                 first = index * num_choices
                 listener = partial(self._mailbox.put, call.stream, first)
                 self.watch.traces.expect(request, self.engine.now_s())
-                self.engine.submit(request, listener, call.quota, call.wording)
+                self._submit(call, request, listener)
         except ExecutorFailed as error:
             raise _dead(str(error)) from None
+
+    def _submit(self, call: Call, request: Request, listener: Listener) -> None:
+        self.engine.submit(request, listener, call.quota, call.wording)
 
     def _end(self, call: Call) -> None:
         if timer := self._open.pop(call, None):
@@ -145,6 +152,7 @@ class Server:
                 self.watch.traces.settle(request)
 
     def _engine_died(self, why: str) -> None:
+        self._mailbox.deliver()
         self.fail_open(_dead(why))
 
 

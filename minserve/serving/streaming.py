@@ -42,10 +42,20 @@ class ClientGone(Exception):
 
 
 class Mailbox:
-    """Hands outputs from any thread to streams on the thread of `loop`."""
+    """Hands outputs from any thread to streams on the thread of `loop`.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    `soon(call)`, where given, has the putting thread call `call()` once it is through with what it
+    is at: then one wake-up serves all tokens of a step, and the two threads do not fight for Python
+    while the step's tokens are still being put.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        soon: Callable[[Callable[[], None]], None] = lambda call: call(),
+    ) -> None:
         self._loop = loop
+        self._soon = soon
         self._outputs: deque[tuple[Stream, int, Output]] = deque()
         self._is_due = False
 
@@ -54,14 +64,18 @@ class Mailbox:
         self._outputs.append((stream, first, output))
         if not self._is_due:
             self._is_due = True
-            self.call(self._deliver)
+            self._soon(self._wake)
 
     def call(self, call: Callable, *args: Any) -> None:
         """Have `call(*args)` called on the loop's thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to tell
             self._loop.call_soon_threadsafe(call, *args)
 
-    def _deliver(self) -> None:
+    def _wake(self) -> None:
+        self.call(self.deliver)
+
+    def deliver(self) -> None:
+        """On the thread of the loop: hand on what has come."""
         self._is_due = False  # NOTE: before looking, so that a later put asks again
         while self._outputs:
             stream, first, output = self._outputs.popleft()
