@@ -111,7 +111,8 @@ def test_what_was_begun_before_an_event_is_not_stored_unless_it_asks_too_late():
 
 
 def test_a_late_event_counts_the_hits_since_the_change():
-    [incident] = times.late_event()
+    [incident], [line] = times.late_event()
+    assert line == "3 stale hits before policy_changed arrived"
     assert (incident.num_hits, incident.happened_s, incident.noticed_s) == (3, 60.0, 120.0)
 
 

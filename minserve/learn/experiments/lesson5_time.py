@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from minserve.reuse.invalidation import (
 )
 from minserve.reuse.key import Decoding, Message, ModelTuple, Query, Scope, Wording
 from minserve.reuse.policy import ClassPolicy, PolicyTable
-from minserve.reuse.response import Answer, Evidence, ExactCache, Source
+from minserve.reuse.response import Answer, Evidence, ExactCache, Incident, Source, log
 from minserve.reuse.stores import MemoryStore
 from minserve.service import Ended, Service, Started
 
@@ -97,15 +98,24 @@ EVENTS_HEADING = ("what happened", "event", "removed", "still served")
 _FOR_ITS_ASKER = PolicyTable([ClassPolicy("policy", Scope.SUBJECT, 3600.0)])
 
 
-def late_event(make: Callable[..., Any] = TaggedCache, key: Key = cache_key) -> list[Any]:
-    """The incidents that an event makes which comes 60 s after what it tells of."""
+def late_event(
+    make: Callable[..., Any] = TaggedCache, key: Key = cache_key
+) -> tuple[list[Incident], list[str]]:
+    """The incidents that an event makes which comes 60 s after what it tells of, and what the
+    server's log says of them.
+    """
     cache = LearnedCache(NORTHSTAR, make, key)
     query = question("What is the refund window?")
     cache.put(query, Answer("34 days", sources=(Source("faq/1"),)), 0.0, 0)
     for now_s in (10.0, 70.0, 90.0, 110.0):
         cache.get(query, now_s)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    log.addHandler(handler)
     cache.invalidate(PolicyChanged(happened_s=60.0), 120.0)
-    return list(cache.incidents)
+    log.removeHandler(handler)
+    return list(cache.incidents), lines
 
 
 def question(text: str, tenant: str = "alder") -> Query:
