@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 
+from autograder import planting
 from autograder.child import from_wire, plain
 from autograder.harness import Raised, RemoteError
 from autograder.scoring.base import Lab, Open
@@ -84,3 +85,16 @@ def run_public(notebook: dict[str, Any]) -> dict[str, Exception]:
             except Exception as error:
                 errors[each["id"]] = error
     return errors
+
+
+def single_faults(source: str) -> dict[str, str]:
+    """name -> a solution with one planted fault alone, for every fault of every variant."""
+    lines = source.split("\n")
+    places = [n for n, line in enumerate(lines) if "### BEGIN FAULT" in line]
+    made = {}
+    for chosen in places:
+        others = {n: lines[n].rpartition("FAULT")[0] + "FAULT none" for n in places if n != chosen}
+        variant = lines[chosen].split()[-1]
+        one = "\n".join(others.get(n, line) for n, line in enumerate(lines))
+        made[f"{variant}, line {chosen + 1}"] = planting.plant(one, variant)
+    return made

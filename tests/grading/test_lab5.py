@@ -6,9 +6,10 @@ from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
 from autograder.bank.lab5 import FULL, NONE, RIGHT, WRONG, all_submissions, released, solved
 from autograder.scoring.lab5 import LAB, subjects
-from tests.grading.in_process import opener, run_public, vector
+from tests.grading.in_process import opener, run_public, single_faults, vector
 
 SEEDS = [f"student {number}".encode() for number in range(25)]
+FAULTS = single_faults(notebooks.source_cells(LAB.name)["lab5-cache"])
 SOURCES = {"the solution": None, **bank.right_sources(LAB.name)}
 
 
@@ -35,6 +36,11 @@ def test_each_variant_fails_each_part_in_its_own_way():
     assert seen >= {"other_tenant", "other_user", "fields_merge", "types_merge", "text_merge"}
     assert seen >= {"stale_time", "stale_policy", "stale_source", "left_behind", "incomplete"}
     assert seen >= {"acts", "opposite", "unsure", "model_failed"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_planted_fault_alone_costs_points(name):
+    assert vector(LAB, solved(FAULTS[name]), SEEDS[0]) < FULL
 
 
 def test_right_caches_pass_and_faulty_ones_fail_the_models_regression_test():
@@ -93,5 +99,5 @@ def test_points_add_up_to_twenty_and_match_the_notebook():
 def test_the_bank_has_what_was_asked_for():
     assert len(bank.right_sources(LAB.name)) >= 3
     assert len([row for row in WRONG if row.name.startswith("wrong")]) >= 10
-    names = [row.name for row in all_submissions()]
+    names = [row.name for row in all_submissions() if row.files() is not None]
     assert len(set(names)) == len(names) and len(RIGHT) >= 5
