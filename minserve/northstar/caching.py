@@ -38,9 +38,9 @@ from minserve.reuse.semantic import SemanticCache
 
 TARGET = 0.007
 """The estimated share of false hits that thresholds are calibrated to: below 1 % with some room."""
-BANKING_TARGET, BANKING_MOST = 0.01, 0.44
+BANKING_TARGET, BANKING_MOST, FIRST_SEED = 0.01, 0.44, 1000
 """For Banking77: the target, and the largest share of questions that the margin lets through. The
-share was chosen on other random halves than those that are reported."""
+share was chosen on the halves of seeds 0 to 19; those from here on are reported."""
 BANKING = "MINSERVE_BANKING77"
 CANDIDATES = 40
 
@@ -306,7 +306,8 @@ def measure_banking(
     every = [(t, one) for t, some in runs for one in some]
     hits = [one for t, one in every if one.is_hit(t)]
     pooled = Rates(len(every), len(hits), sum(one.served != one.intent for one in hits))
-    drawn = [run(*random_halves(intents, seed)) for seed in range(num_halves)]
+    seeds = range(FIRST_SEED, FIRST_SEED + num_halves)
+    drawn = [run(*random_halves(intents, seed)) for seed in seeds]
     return {
         "target": target,
         "most": BANKING_MOST,
