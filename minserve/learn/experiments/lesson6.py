@@ -20,7 +20,7 @@ from minserve.learn.parts_of_load import Sent
 from minserve.loadtest.arrivals import poisson, waves
 from minserve.loadtest.datasets import Call, calls
 from minserve.loadtest.generator import send_in_process
-from minserve.loadtest.measures import Measures, Objectives, Record, bound_ranks
+from minserve.loadtest.measures import Measures, Objectives, Record, Tally, bound_ranks
 from minserve.loadtest.sweep import Sweep, capacity, mg1_wait_s, try_rate
 from minserve.loadtest.workload import Workload
 from minserve.request import Request
@@ -55,7 +55,16 @@ def means() -> Workload:
 
 def load(traffic: Workload, rate_per_s: float, setup: Setup = COLD, count: int = 400) -> Measures:
     """Serve `count` requests, which come as independent people do, and measure."""
+    if setup is COLD:
+        return _tally(traffic, rate_per_s, count).measures()
     return run(setup, traffic.at_rate(rate_per_s, count).calls()).measures()
+
+
+@lru_cache
+def _tally(traffic: Workload, rate_per_s: float, count: int = 400) -> Tally:
+    """A run on a cold server; the same again is not run again."""
+    promise = Objectives(ttft_s=LIMIT_S)
+    return run(COLD, traffic.at_rate(rate_per_s, count).calls(), promise)
 
 
 LOAD_HEADING = (
@@ -82,12 +91,8 @@ def load_row(name: str, rate_per_s: float, m: Measures) -> tuple[str, ...]:
 
 def most_per_s(traffic: Workload, first_per_s: float = 8.0) -> float:
     """The highest rate, within a fifth, that keeps the promise and whose queue does not grow."""
-    promise = Objectives(ttft_s=LIMIT_S)
-
-    def serve(rate_per_s: float):
-        return run(COLD, traffic.at_rate(rate_per_s).calls(), promise)
-
-    return capacity(serve, first_per_s, target=0.95, precision=0.2).best_per_s or 0.0
+    found = capacity(lambda r: _tally(traffic, r), first_per_s, target=0.95, precision=0.2)
+    return found.best_per_s or 0.0
 
 
 # -- open and closed loop
@@ -221,11 +226,7 @@ def formula_s(rate_per_s: float, service_s: Sequence[float]) -> float:
 @lru_cache
 def swept(rates_per_s: tuple[float, ...] = (1, 5, 6, 9, 12)) -> Sweep:
     """Real lengths at rising rates."""
-    promise = Objectives(ttft_s=LIMIT_S)
-    cells = [
-        try_rate(lambda r: run(COLD, REAL.at_rate(r).calls(), promise), rate, 0.95)
-        for rate in rates_per_s
-    ]
+    cells = [try_rate(lambda r: _tally(REAL, r), rate, 0.95) for rate in rates_per_s]
     return Sweep(tuple(cells), max((c.rate_per_s for c in cells if c.is_met), default=None))
 
 
