@@ -32,11 +32,15 @@ Figures = dict[str, Any]
 
 @dataclass
 class Cluster:
-    """A gateway that answers at `url`, and `engine`, its side of the replicas."""
+    """A gateway that answers at `url`, and `engine`, its side of the replicas.
+
+    `scale_to(count)` has that many replicas, and returns when Ray has begun.
+    """
 
     url: str
     engine: Any
     loop: Any
+    scale_to: Callable[[int], None]
 
     def reports(self) -> list[Any]:
         """How each replica is now."""
@@ -125,22 +129,25 @@ def isolation(cluster: Cluster, keys: dict[str, str]) -> Figures:
 def response_cache(cluster: Cluster, keys: dict[str, str]) -> Figures:
     """One greedy chat, again and again: replicas differ, the store behind them does not."""
 
-    def ask(who: str, number: int) -> str:
+    def ask(who: str, number: int) -> tuple[str, bool]:
         body = {
             "messages": [{"role": "user", "content": f"What are the opening hours, {number}?"}],
-            "max_tokens": 8,
+            "max_tokens": 200,
             "temperature": 0,
         }
         headers = {"authorization": f"Bearer {keys[who]}"}
         url = f"{cluster.url}/v1/chat/completions"
         reply = httpx.post(url, json=body, headers=headers, timeout=TIMEOUT_S).raise_for_status()
-        return reply.headers.get("x-cache", "")
+        is_whole = reply.json()["choices"][0]["finish_reason"] == "stop"
+        return reply.headers.get("x-cache", ""), is_whole
 
-    told = {"first": [], "again": [], "stranger": []}
-    for number in range(8):
-        told["first"].append(ask("owner", number))
-        told["again"].append(ask("owner", number))
-        told["stranger"].append(ask("stranger", number))
+    told: dict[str, list[str]] = {"first": [], "again": [], "stranger": []}
+    for number in range(12):
+        state, is_whole = ask("owner", number)
+        told["first"].append(state)
+        told["stranger"].append(ask("stranger", number)[0])
+        if is_whole:  # what was cut off at its length is not kept
+            told["again"] += [ask("owner", number)[0] for _ in range(3)]
     return {
         "response_cache": {name: sorted(set(states)) for name, states in told.items()},
         "response_cache_shared": set(told["again"]) == {"hit"},
@@ -177,16 +184,16 @@ def death(cluster: Cluster, num_requests: int = 48, num_streams: int = 8) -> Fig
     }
 
 
-def scale_in(cluster: Cluster, scale_to: Callable[[int], None], num_requests: int = 32) -> Figures:
+def scale_in(cluster: Cluster, num_requests: int = 32) -> Figures:
     """Take a replica away while both are busy; both finish, and all blocks come back."""
-    with ThreadPoolExecutor(num_requests) as pool:
+    with ThreadPoolExecutor(num_requests + 1) as pool:
         whole = [
             pool.submit(cluster.complete, [900 + n] * 24, max_tokens=48)
             for n in range(num_requests)
         ]
         _await_progress(cluster)
         busy = [report.num_running for report in cluster.reports()]
-        scaling: Future[None] = pool.submit(scale_to, 1)
+        scaling: Future[None] = pool.submit(cluster.scale_to, 1)
         replies = [future.result() for future in whole]
         scaling.result()
     cluster.await_replicas(1)
@@ -217,13 +224,15 @@ def _stream(cluster: Cluster, prompt: list[int]) -> str:
         contextlib.suppress(httpx.HTTPError),
         httpx.stream("POST", url, json=body, timeout=TIMEOUT_S) as reply,
     ):
-        for line in reply.iter_lines():
+        for line in filter(None, reply.iter_lines()):
             seen = "error" if '"error"' in line else "error" if seen == "error" else line
     return seen if seen == "error" else "whole" if "[DONE]" in seen else "cut"
 
 
 @contextlib.contextmanager
-def gateway(server: Any, engine: Any, has_keys: bool, jobs: Any = None) -> Iterator[Cluster]:
+def gateway(
+    server: Any, engine: Any, has_keys: bool, scale_to: Callable[[int], None], jobs: Any = None
+) -> Iterator[Cluster]:
     """Run the gateway on a thread of its own, with the socket and the rules of `minserve serve`."""
     from minserve.serving.app import create_app
     from minserve.serving.run import Runner, bind, url_of
@@ -236,7 +245,7 @@ def gateway(server: Any, engine: Any, has_keys: bool, jobs: Any = None) -> Itera
         while not ready.wait(0.2):
             if not thread.is_alive():
                 raise ConfigError("the gateway did not start", "its log says why")
-        yield Cluster(url_of(listener), engine, server.loop)
+        yield Cluster(url_of(listener), engine, server.loop, scale_to)
     finally:
         runner.should_exit = True
         thread.join(30)

@@ -20,6 +20,7 @@ from minserve.cli.cache import cache  # noqa: E402
 from minserve.cli.calibrate import calibrate  # noqa: E402
 from minserve.cli.capacity import capacity  # noqa: E402
 from minserve.cli.chat import chat  # noqa: E402
+from minserve.cli.cluster import cluster  # noqa: E402
 from minserve.cli.demo import demo  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.gate import gate  # noqa: E402
@@ -73,6 +74,7 @@ for command in (
 app.command()(gate)
 app.add_typer(benchmarks, name="bench")
 app.add_typer(cache, name="cache")
+app.add_typer(cluster, name="cluster")
 app.add_typer(demo, name="demo")
 app.add_typer(jobs, name="jobs")
 app.add_typer(keys, name="keys")

@@ -45,7 +45,8 @@ def level(priority: int) -> str:
 class Metrics:
     """All of one engine's metrics, in a registry of their own. `text` is what a scrape gets.
 
-    `note` and `note_finished` belong to the engine's thread, the others to any.
+    `note` and `note_finished` belong to the engine's thread, the others to any. `note_http` is
+    `HttpMetrics.note`.
     """
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
@@ -160,9 +161,7 @@ class Metrics:
             "Arrival until admission decided.",
             ("workload_class",),
         )
-        self._http = counter("minserve_http_requests", "HTTP answers.", ("route", "status"))
-        self._http_s = histogram("minserve_http_request_seconds", "HTTP answers.", ("route",))
-        self._retries = counter("minserve_client_retries", "Requests that say they are retries.")
+        self.note_http = HttpMetrics(self.registry, self._model).note
 
     # -- what happens
 
@@ -239,11 +238,37 @@ class Metrics:
             waited_s = max(0.0, now_s - request.arrival_s)
             self._admission_s.labels(self._model, kind).observe(waited_s)
 
-    def note_http(self, route: str, status: int, took_s: float, is_retry: bool = False) -> None:
+
+class HttpMetrics:
+    """What any HTTP front counts, a gateway without an engine as well."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self._model = model_name
+        self._answers = Counter(
+            "minserve_http_requests",
+            "HTTP answers.",
+            ("model_name", "route", "status"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "minserve_http_request_seconds",
+            "HTTP answers.",
+            ("model_name", "route"),
+            registry=registry,
+            buckets=SECONDS,
+        )
+        self._retries = Counter(
+            "minserve_client_retries",
+            "Requests that say they are retries.",
+            ("model_name",),
+            registry=registry,
+        )
+
+    def note(self, route: str, status: int, took_s: float, is_retry: bool = False) -> None:
         """An HTTP request to `route` (its pattern, never the path) was answered."""
-        self._http.labels(self._model, route, str(status)).inc()
-        self._http_s.labels(self._model, route).observe(took_s)
-        self._retries.inc(is_retry)
+        self._answers.labels(self._model, route, str(status)).inc()
+        self._seconds.labels(self._model, route).observe(took_s)
+        self._retries.labels(self._model).inc(is_retry)
 
 
 def _who(trace: Trace) -> tuple[str, str]:
