@@ -25,8 +25,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouter
 
 from minserve.routing.ray_policies import Autoscaler, PrefixRequestRouter
 from minserve.routing.wire import Report, Sent, To
-from minserve.scheduling.admission import Refuse
-from minserve.service import Ended, Output
+from minserve.service import Ended, Output, Refuse
 from minserve.serving.engine_thread import EngineThread
 
 PATIENCE_S = 120.0

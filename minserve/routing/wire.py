@@ -7,7 +7,7 @@ from typing import Any
 
 from minserve.request import Request
 from minserve.reuse.key import Wording
-from minserve.scheduling.admission import NO_QUOTA, Quota
+from minserve.service import NO_QUOTA, Quota
 
 
 @dataclass(frozen=True, slots=True)
