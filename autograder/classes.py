@@ -65,10 +65,11 @@ def grade(
             gradebook.back_up(course, now)
         release.register(course, lab)
         plan = [_planned(course, lab, name, now) for name in names]
-        run, waiting = Run(), {}
+        run, waiting, there = Run(), {}, gradebook.graded_students(course, lab)
         for task, handed_in_by, digest in plan:
             old = grading.result_of(course, lab, task.student)
-            if not force and old is not None and _is_done(course, lab, old, digest):
+            is_saved = old is not None and (old["score"] is None or task.student in there)
+            if not force and is_saved and _is_done(lab, old, digest):
                 run.results.append(old)
                 run.num_kept += 1
                 told(old)
@@ -110,7 +111,7 @@ def _digest(course: Course, lab: Lab, student: str) -> str:
         return ""
 
 
-def _is_done(course: Course, lab: Lab, old: Result, digest: str) -> bool:
+def _is_done(lab: Lab, old: Result, digest: str) -> bool:
     is_same = old.get("digest") == digest and old["version"] == release.version(lab)
     return bool(digest) and is_same and not old.get("grader_failed")
 

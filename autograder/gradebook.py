@@ -60,6 +60,8 @@ def merge(course: Course, lab: Lab, graded: Graded, is_new_work: bool) -> None:
             folder = course.root / "submitted" / name / lab.name
             write_whole(folder / "timestamp.txt", received.received + "\n", 0o600)
         submission = gradebook.update_or_create_submission(lab.name, name, **stamp)
+        if set(_rows(submission, "grades")) != set(graded.grades):
+            submission = _with_todays_cells(gradebook, lab, submission, stamp)
         for saved in submission.notebooks:
             for grade in saved.grades:
                 score, needs_person = graded.grades[grade.name]
@@ -74,6 +76,40 @@ def merge(course: Course, lab: Lab, graded: Graded, is_new_work: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(graded.folder, target)
+
+
+def _rows(submission: Any, kind: str) -> dict[str, Any]:
+    return {row.name: row for saved in submission.notebooks for row in getattr(saved, kind)}
+
+
+def _with_todays_cells(gradebook: Any, lab: Lab, old: Any, stamp: dict[str, str]) -> Any:
+    """The submission made anew, after the lab has got another cell. What people gave moves along.
+
+    NOTE: nbgrader leaves a submission with the cells that the lab had when it was first graded.
+    """
+    name = old.student.id
+    fields = ("manual_score", "extra_credit", "auto_score", "needs_manual_grade")
+    kept = {
+        cell: {field: getattr(grade, field) for field in fields}
+        for cell, grade in _rows(old, "grades").items()
+    }
+    words = {cell: row.manual_comment for cell, row in _rows(old, "comments").items()}
+    gradebook.remove_submission(lab.name, name)
+    made = gradebook.add_submission(lab.name, name, **stamp)
+    for cell, grade in _rows(made, "grades").items():
+        for field, value in kept.get(cell, {}).items():
+            setattr(grade, field, value)
+    for cell, row in _rows(made, "comments").items():
+        row.manual_comment = words.get(cell)
+    return made
+
+
+def graded_students(course: Course, lab: Lab) -> set[str]:
+    """Who has a submission in the gradebook."""
+    with course.gradebook() as gradebook:
+        if lab.name not in {assignment.name for assignment in gradebook.assignments}:
+            return set()
+        return {one.student.id for one in gradebook.assignment_submissions(lab.name)}
 
 
 def settle_lateness(course: Course, lab: Lab, results: list[Result]) -> None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from nbgrader.api import MissingEntry
+
 from autograder import grading, intake, notebooks, scoring
 from autograder.collecting import is_plain_id
 from autograder.course import Course
@@ -79,6 +81,8 @@ class Desk:
             raise intake.Problem("unreadable", "the student id cannot be a folder name")
         notebook = intake.take(task.folder, lab)
         grading.result_path(course, lab, name).unlink(missing_ok=True)
+        with course.gradebook() as gradebook, contextlib.suppress(MissingEntry):
+            gradebook.remove_submission(lab.name, name)  # it may have the cells of an older version
         target = course.root / "intake" / name / lab.name
         shutil.rmtree(target, ignore_errors=True)
         notebooks.write(notebook, target / f"{lab.name}.ipynb")

@@ -7,8 +7,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from grading.conftest import NOON
@@ -51,7 +53,7 @@ def vectors(course):
 
 
 @pytest.fixture
-def instant(monkeypatch):
+def instant(monkeypatch, tmp_path):
     """Grading without nbgrader: {student: score}, to be changed; counts what was asked for."""
 
     class Desk:
@@ -65,9 +67,11 @@ def instant(monkeypatch):
             score = self.scores.get(task.student, 17.0)
             cell = {"grade_id": "lab3-storm", "points": 17.0, "score": score, "feedback": []}
             result = grading.blank(LAB, task.student)
-            return jobs.Graded(
-                result | {"status": "graded", "notes": [], "score": score, "cells": [cell]}
-            )
+            grades = dict.fromkeys([c.grade_id for c in LAB.cells], (0.0, False))
+            grades |= {"lab3-storm": (score, False)} | dict.fromkeys(LAB.manual, (None, True))
+            comments = dict.fromkeys([*LAB.solutions, *LAB.manual])
+            result |= {"status": "graded", "notes": [], "score": score, "cells": [cell]}
+            return jobs.Graded(result, grades, comments, Path(tempfile.mkdtemp(dir=tmp_path)))
 
     monkeypatch.setattr(jobs, "Desk", Desk)
     return Desk
@@ -247,6 +251,33 @@ def test_a_persons_score_stays_is_listed_and_is_looked_at_again_if_the_work_is_n
     classes.grade(course, LAB, ["ann"])
     with course.gradebook() as book:
         assert explanation(book).manual_score == 2.5 and explanation(book).needs_manual_grade
+
+
+def test_a_lab_that_has_got_another_cell_keeps_what_people_gave(course):
+    hand_in(course, ann=PARTLY)
+    classes.grade(course, LAB, ["ann"])
+    with course.gradebook() as book:  # as if lab3-storm had not been there at the first grading
+        book.db.delete(book.find_grade("lab3-storm", NAME, NAME, "ann"))
+        book.find_grade("lab3-exact", NAME, NAME, "ann").manual_score = 3.5
+        book.find_comment("lab3-explanation", NAME, NAME, "ann").manual_comment = "Nearly."
+        book.db.commit()
+    run = classes.grade(course, LAB, ["ann"], force=True)
+    assert run.changes == ["ann: lab3-exact keeps the 3.5 that a person gave"]
+    with course.gradebook() as book:
+        assert book.find_grade("lab3-storm", NAME, NAME, "ann").auto_score == 3
+        assert book.find_grade("lab3-exact", NAME, NAME, "ann").score == 3.5
+        assert book.find_comment("lab3-explanation", NAME, NAME, "ann").comment == "Nearly."
+
+
+def test_an_older_gradebook_put_back_is_filled_again(course):
+    import shutil
+
+    hand_in(course, ann=RIGHT)
+    classes.grade(course, LAB, ["ann"])
+    (backup,) = (course.root / "backups").iterdir()
+    shutil.copy(backup, course.root / "gradebook.db")
+    assert classes.grade(course, LAB, ["ann"]).num_graded == 1
+    assert report.standings(course, LAB)[0].total == 17
 
 
 # -- groups and lateness, through the gradebook
