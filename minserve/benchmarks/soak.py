@@ -98,7 +98,7 @@ class Tally:
     deeds: Counter[str] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)
     unexpected: list[str] = field(default_factory=list)
-    num_hung: int = 0
+    hung: Counter[str] = field(default_factory=Counter)
     rss: list[tuple[float, int]] = field(default_factory=list)
 
 
@@ -143,7 +143,7 @@ async def _soak(
     memory = _memory(tally.rss)
     holds = (
         ended["is_idle"]
-        and not tally.num_hung
+        and not tally.hung
         and not tally.unexpected
         and memory["growth_second_half"] <= MOST_GROWTH
     )
@@ -155,7 +155,8 @@ async def _soak(
         "num_deeds": sum(tally.deeds.values()),
         "statuses": {str(status): count for status, count in sorted(tally.statuses.items())},
         "unexpected": tally.unexpected[:20],
-        "hung": tally.num_hung,
+        "hung": tally.hung.total(),
+        "hung_deeds": dict(tally.hung),
         "at_the_end": ended,
         "memory": memory,
         "holds": holds,
@@ -168,7 +169,7 @@ async def _do(site: Site, deed: Deed, key: str, tally: Tally) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             status = await _exchange(site, deed, key)
     except TimeoutError:
-        tally.num_hung += 1
+        tally.hung[deed.name] += 1
         return
     except OSError as error:
         tally.unexpected.append(f"{deed.name}: {type(error).__name__}: {error}")
