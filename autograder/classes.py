@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,7 +58,7 @@ def grade(
 
     What is done is not done again, unless the notebook or the lab's version has changed, or
     `force`. A score that the same notebook has already is lowered only if it `may_lower`. A
-    rehearsal changes nothing in the course.
+    rehearsal changes no result and no score.
     """
     now = now or datetime.now(UTC)
     with gradebook.locked(course):
@@ -75,16 +76,18 @@ def grade(
                 told(old)
             else:
                 waiting[task.student] = (task, handed_in_by, digest, old)
-        for graded in jobs.run(course, lab, [task for task, *_ in waiting.values()], num_jobs):
-            task, handed_in_by, digest, old = waiting[graded.result["student"]]
-            graded.result |= {"digest": digest, "handed_in_by": handed_in_by}
-            if handed_in_by != task.student and digest:
-                graded.result["notes"].append(f"handed in by {handed_in_by} for the group")
-            result = _decided(course, lab, graded, old, may_lower, is_rehearsal, run)
-            run.peak_mb = max(run.peak_mb, graded.peak_mb)
-            run.num_graded += 1
-            run.results.append(result)
-            told(result)
+        doing = jobs.run(course, lab, [task for task, *_ in waiting.values()], num_jobs)
+        with closing(doing):  # an interrupted run ends its jobs at once
+            for graded in doing:
+                task, handed_in_by, digest, old = waiting[graded.result["student"]]
+                graded.result |= {"digest": digest, "handed_in_by": handed_in_by}
+                if handed_in_by != task.student and digest:
+                    graded.result["notes"].append(f"handed in by {handed_in_by} for the group")
+                result = _decided(course, lab, graded, old, may_lower, is_rehearsal, run)
+                run.peak_mb = max(run.peak_mb, graded.peak_mb)
+                run.num_graded += 1
+                run.results.append(result)
+                told(result)
         run.results.sort(key=lambda result: result["student"])
         if not is_rehearsal:
             gradebook.settle_lateness(course, lab, run.results)
@@ -93,12 +96,13 @@ def grade(
 
 def _planned(course: Course, lab: Lab, student: str, now: datetime) -> tuple[Task, str, str]:
     """(task, who handed it in, digest of the notebook or "")."""
-    members = course.rules().members(lab, student)
-    for member in members:  # what was put there by hand is received when it is first seen
-        if digest := _digest(course, lab, member):
-            receipts.record(course, lab, member, digest, "found", now)
-    by = receipts.newest(course, lab, (m for m in members if _digest(course, lab, m))) or student
-    return Task(student, course.root / "submitted" / by / lab.name), by, _digest(course, lab, by)
+    digests = {m: _digest(course, lab, m) for m in course.rules().members(lab, student)}
+    there = [member for member, digest in digests.items() if digest]
+    for member in there:  # what was put there by hand is received when it is first seen
+        receipts.record(course, lab, member, digests[member], "found", now)
+    by = receipts.newest(course, lab, there) or student
+    folder = course.root / "submitted" / by / lab.name
+    return Task(student, folder), by, digests.get(by, "")
 
 
 def _digest(course: Course, lab: Lab, student: str) -> str:

@@ -114,13 +114,12 @@ def graded_students(course: Course, lab: Lab) -> set[str]:
 
 def settle_lateness(course: Course, lab: Lab, results: list[Result]) -> None:
     """Set every penalty as the rules say today: due times and extensions may have changed."""
-    rules = course.rules()
+    rules, saved_students = course.rules(), graded_students(course, lab)
     with course.gradebook() as gradebook:
-        known = {student.id for student in gradebook.students}
         for result in results:
             name = result["student"]
             receipt = receipts.find(course, lab, result.get("handed_in_by") or name)
-            if result["score"] is None or receipt is None or name not in known:
+            if result["score"] is None or receipt is None or name not in saved_students:
                 continue
             penalty = rules.penalty(lab, name, receipt.time)
             for saved in gradebook.find_submission(lab.name, name).notebooks:

@@ -158,7 +158,8 @@ class _Job:
 
     def give(self, task: Task) -> None:
         self.task, self.deadline_s = task, time.monotonic() + PATIENCE_S
-        self.pipe.send(task)
+        with contextlib.suppress(OSError):  # it has died: whoever listens hears of it
+            self.pipe.send(task)
 
     def stop(self) -> None:
         # NOTE: killed, not asked: the sandbox of a killed job dies with it.
@@ -192,19 +193,20 @@ def _run_side_by_side(
         while busy := [job for job in team if job.task is not None]:
             ready = wait([job.pipe for job in busy], timeout=1.0)
             for job in busy:
-                graded = None
+                graded, lost = None, ""
                 if job.pipe in ready:
                     try:
                         graded = job.pipe.recv()
                     except (EOFError, OSError):
-                        graded = failed(lab, job.task.student, "its process ended")
+                        lost = "its process ended"
                 elif time.monotonic() > job.deadline_s:
-                    graded = failed(lab, job.task.student, f"no end after {PATIENCE_S:g} s")
-                if graded is None:
-                    continue
-                if graded.result.get("grader_failed") and not graded.peak_mb:
+                    lost = f"no end after {PATIENCE_S:g} s"
+                if lost:
+                    graded = failed(lab, job.task.student, lost)
                     job.stop()  # NOTE: another one takes its place in the team
                     team[team.index(job)] = job = _Job(course, lab, job.number)
+                if graded is None:
+                    continue
                 job.task = None
                 yield graded
                 if left:
