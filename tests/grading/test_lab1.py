@@ -7,7 +7,8 @@ import pytest
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
 from autograder.bank.lab1 import FULL, NONE, released, solved
-from autograder.scoring.lab1 import LAB, subjects
+from autograder.scoring.lab1 import LAB
+from autograder.scoring.lab1.subjects import SUBJECTS
 from autograder.scoring.lab1.world import World, is_same
 from tests.grading.in_process import opener, run_public, vector
 
@@ -106,9 +107,9 @@ def test_right_reports_pass_and_faulty_ones_fail_the_models_regression_test():
     exec(cells["lab1-setup"], namespace)
     exec(planting.plant(cells["lab1-regression"], None), namespace)
     test = namespace["test_report"]
-    for _, right in subjects.right():
+    for _, right in SUBJECTS.right:
         test(right)
-    for name, (faulty, _) in subjects.faulty().items():
+    for name, (faulty, _) in SUBJECTS.faulty.items():
         with pytest.raises(AssertionError):
             test(faulty)
             pytest.fail(name)
@@ -144,6 +145,6 @@ def test_the_evidence_shows_the_incident_of_every_variant(variant):
         return report_class(records, 1.0, 0.2).figures()["cold"]["ttft_s"]["p95"]
 
     source = "".join(cell(released(variant), "lab1-report")["source"])
-    right_s = {round(p95_s(right), 9) for _, right in subjects.right()}
+    right_s = {round(p95_s(right), 9) for _, right in SUBJECTS.right}
     assert len(right_s) == 1
-    assert 3 * p95_s(subjects.build(source)) < right_s.pop()
+    assert 3 * p95_s(SUBJECTS.build(source)) < right_s.pop()

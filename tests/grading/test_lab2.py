@@ -5,7 +5,8 @@ import pytest
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
 from autograder.bank.lab2 import FULL, NONE, released, solved
-from autograder.scoring.lab2 import LAB, World, subjects
+from autograder.scoring.lab2 import LAB, World
+from autograder.scoring.lab2.subjects import SUBJECTS
 from tests.grading.in_process import Local, opener, run_public, vector
 
 SEEDS = [f"student {number}".encode() for number in range(25)]
@@ -14,7 +15,7 @@ SOURCES = {"the solution": None, **bank.right_sources(LAB.name)}
 
 def planner(variant):
     source = notebooks.source_cells(LAB.name)["lab2-planner"]
-    return subjects.build(planting.plant(source, variant))
+    return SUBJECTS.build(planting.plant(source, variant))
 
 
 @pytest.mark.parametrize("variant", LAB.variants)
@@ -97,9 +98,9 @@ def test_right_planners_pass_and_faulty_ones_fail_the_models_regression_test():
     exec(cells["lab2-setup"], namespace)
     exec(planting.plant(cells["lab2-regression"], None), namespace)
     test = namespace["test_planner"]
-    for _, right in subjects.right():
+    for _, right in SUBJECTS.right:
         test(right)
-    for name, (faulty, _) in subjects.faulty().items():
+    for name, (faulty, _) in SUBJECTS.faulty.items():
         with pytest.raises(AssertionError):
             test(faulty)
             pytest.fail(name)
@@ -136,7 +137,7 @@ def test_the_replay_shows_the_incident_of_every_variant(variant):
     limit_s = namespace["GAP_LIMIT_S"]
     right_worst_s, right_mean_s, _ = chats(planner(None))
     source = "".join(cell(released(variant), "lab2-planner")["source"])
-    worst_s, mean_s, num_lines = chats(subjects.build(source))
+    worst_s, mean_s, num_lines = chats(SUBJECTS.build(source))
     assert right_worst_s < limit_s
     assert worst_s > 4 * limit_s and mean_s < limit_s / 3, "hidden in the mean"
     assert num_lines > 0 and mean_s < 2 * right_mean_s

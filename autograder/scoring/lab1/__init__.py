@@ -33,8 +33,8 @@ def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> 
         open_child,
         "test_report",
         subjects.INTERFACE,
-        subjects.right(),
-        subjects.faulty(),
+        subjects.SUBJECTS.right,
+        subjects.SUBJECTS.faulty,
     )
 
 
@@ -76,6 +76,6 @@ LAB = Lab(
         BONUS: ("samples",),
     },
     # The reference report, minserve.loadtest, is not there to be called.
-    limits=Limits(shared=("__init__.py", "errors.py")),
+    limits=Limits(shared=("__init__.py", "errors.py"), session_s=180.0),
     bonus=(BONUS,),
 )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
-from autograder import planting
 from autograder.harness import RemoteError
-from autograder.notebooks import source_cells
 from autograder.scoring.regression import Interface
-from minserve.errors import ConfigError
+from autograder.scoring.subjects import Subjects
 
 LAB = "lab1_load_report"
 METHODS = {"report": {"figures": []}}
@@ -54,40 +51,7 @@ FAULTY = {
 }
 
 
-def solution() -> str:
-    """The report cell of the solution, without markers."""
-    return planting.plant(source_cells(LAB)["lab1-report"], None)
-
-
-def build(source: str) -> type:
-    """The class that a trusted source defines."""
-    namespace: dict[str, Any] = {"__name__": __name__}
-    exec(compile(source_cells(LAB)["lab1-setup"], "<setup>", "exec"), namespace)
-    exec(compile(source, "<report>", "exec"), namespace)
-    return namespace["LoadReport"]
-
-
-@lru_cache
-def right() -> tuple[tuple[str, type], ...]:
-    """Correct reports, written differently."""
-    from autograder.bank import right_sources
-
-    return (
-        ("the solution", build(solution())),
-        *((name, build(source)) for name, source in right_sources(LAB).items()),
-    )
-
-
-@lru_cache
-def faulty() -> dict[str, tuple[type, str]]:
-    """name -> (report with that one fault, what it does in words)."""
-    made = {}
-    for name, (words, old, new) in FAULTY.items():
-        source = solution()
-        if source.count(old) != 1:
-            raise ConfigError(f"the solution of {LAB} changed: cannot plant {name!r}")
-        made[name] = (build(source.replace(old, new)), words)
-    return made
+SUBJECTS = Subjects(LAB, "lab1-setup", "lab1-report", "LoadReport", FAULTY)
 
 
 def make_report(

@@ -34,8 +34,8 @@ def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> 
         open_child,
         "test_planner",
         subjects.INTERFACE,
-        subjects.right(),
-        subjects.faulty(),
+        subjects.SUBJECTS.right,
+        subjects.SUBJECTS.faulty,
     )
 
 
@@ -80,6 +80,6 @@ LAB = Lab(
         BONUS: ("budget",),
     },
     # The reference planner, minserve.scheduling, is not there to be called.
-    limits=Limits(shared=("__init__.py", "errors.py")),
+    limits=Limits(shared=("__init__.py", "errors.py"), session_s=180.0),
     bonus=(BONUS,),
 )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
-from autograder import planting
 from autograder.harness import RemoteError
-from autograder.notebooks import source_cells
 from autograder.scoring.regression import Interface
-from minserve.errors import ConfigError
+from autograder.scoring.subjects import Subjects
 
 LAB = "lab2_long_prompt_burst"
 METHODS = {"planner": {"plan": ["running", "waiting", "num_free_blocks"]}}
@@ -40,40 +37,7 @@ FAULTY = {
 }
 
 
-def solution() -> str:
-    """The planner cell of the solution, without markers."""
-    return planting.plant(source_cells(LAB)["lab2-planner"], None)
-
-
-def build(source: str) -> type:
-    """The class that a trusted source defines."""
-    namespace: dict[str, Any] = {"__name__": __name__}
-    exec(compile(source_cells(LAB)["lab2-setup"], "<setup>", "exec"), namespace)
-    exec(compile(source, "<planner>", "exec"), namespace)
-    return namespace["StepPlanner"]
-
-
-@lru_cache
-def right() -> tuple[tuple[str, type], ...]:
-    """Correct planners, written differently."""
-    from autograder.bank import right_sources
-
-    return (
-        ("the solution", build(solution())),
-        *((name, build(source)) for name, source in right_sources(LAB).items()),
-    )
-
-
-@lru_cache
-def faulty() -> dict[str, tuple[type, str]]:
-    """name -> (planner with that one fault, what it does in words)."""
-    made = {}
-    for name, (words, old, new) in FAULTY.items():
-        source = solution()
-        if source.count(old) != 1:
-            raise ConfigError(f"the solution of {LAB} changed: cannot plant {name!r}")
-        made[name] = (build(source.replace(old, new)), words)
-    return made
+SUBJECTS = Subjects(LAB, "lab2-setup", "lab2-planner", "StepPlanner", FAULTY)
 
 
 def make_planner(
