@@ -140,12 +140,13 @@ class CachedService:
             return None
         decoding = Decoding(**asdict(sampling) | {"seed": None})  # greedy: the seed has no part
         tokens = Message("prompt", " ".join(map(str, request.prompt_token_ids)))
+        apart = (Message("partition", wording.partition),) if wording.partition else ()
         policy = self.cache.policies[wording.answer_class]
         query = Query(
             identity=request.identity,
             scope=policy.scope,
             answer_class=wording.answer_class,
-            messages=self._turns(wording.messages) or (tokens,),
+            messages=apart + (self._turns(wording.messages) or (tokens,)),
             model=replace(self.model, adapter=request.adapter or None),
             decoding=decoding,
         )
@@ -173,7 +174,7 @@ class CachedService:
                 elif reason is FinishReason.ERROR:
                     del self._waiting[asked.request.id]
                     asked.has_heard = True
-                    self._flight.failed(asked.waiter, RuntimeError(error or "failed"))
+                    self._flight.failed(asked.waiter, _Failed(error or "failed"))
                 else:
                     self._done(asked)
         asked.listener(output)
@@ -206,7 +207,15 @@ class CachedService:
     def _failed(self, asked: _Asked, error: BaseException) -> None:
         if not asked.has_heard:
             self._waiting.pop(asked.request.id, None)
-            asked.listener(Ended(0, FinishReason.ERROR, str(error)))
+            asked.listener(Ended(0, FinishReason.ERROR, getattr(error, "why", str(error))))
+
+
+class _Failed(Exception):
+    """The leader's end. `why` is kept as it is: it may have a name and a status."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from minserve.errors import ConfigError
 
 if TYPE_CHECKING:
     from minserve.cached_service import CachedService
-    from minserve.execution.torch_executor import TorchExecutor
     from minserve.learn.serving.install import ServingParts
+    from minserve.reuse.key import ModelTuple
     from minserve.service import Service
     from minserve.serving.identity import ApiKey, KeyRing, Salts
     from minserve.serving.server import Limits, Server
@@ -234,6 +234,7 @@ def make_server(
     from minserve.execution.torch_executor import TorchExecutor, num_blocks_for
     from minserve.models.config import ModelConfig
     from minserve.models.registry import ALIASES, resolve
+    from minserve.reuse.key import ModelTuple
     from minserve.scheduling.admission import Admission
     from minserve.scheduling.batching import DynamicBatching, StaticBatching
     from minserve.scheduling.rates import Rates
@@ -259,7 +260,7 @@ def make_server(
     }
     if settings.policy not in policies:
         raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(policies)}")
-    make_cache = _cache_maker(settings, parts)
+    make_cache = cache_maker(settings, parts)
     rates = Rates()
     folder = resolve(settings.model)
     config = ModelConfig.from_folder(folder)
@@ -294,7 +295,11 @@ def make_server(
         engine = make_engine(loop)
         admission = Admission(engine.log, rates=rates)
         service = Service(LocalClient(engine, loop), tokenizer.detokenizer, admission)
-        service = make_cache(service, executor) if make_cache else service
+        if make_cache:
+            # The fingerprint covers weights, tokenizer and chat template.
+            name = executor.tokenizer.folder.name
+            model = ModelTuple(name, executor.cache_namespace, precision=executor.dtype)
+            service = make_cache(service, model)
         return parts.service(service) if parts else service
 
     aliases = [alias for alias, name in ALIASES.items() if name == folder.name]
@@ -310,15 +315,14 @@ def make_server(
     return Server(served, make_service, keys, salts or Salts(), limits or Limits())
 
 
-def _cache_maker(
+def cache_maker(
     settings: EngineSettings, parts: ServingParts | None = None
-) -> Callable[[Service, TorchExecutor], CachedService] | None:
+) -> Callable[[Service, ModelTuple], CachedService] | None:
     """Puts the response caches that the settings ask for before a service."""
     from minserve.cached_service import CachedService
     from minserve.cli.bench_cache import make_embedder
     from minserve.northstar import caching
     from minserve.northstar.prompts import split_user
-    from minserve.reuse.key import ModelTuple
     from minserve.reuse.response import ExactCache
     from minserve.reuse.stores import open_store
 
@@ -341,10 +345,7 @@ def _cache_maker(
         if parts:
             parts.semantic_cache(semantic)
 
-    def make(service: Service, executor: TorchExecutor) -> CachedService:
-        # The fingerprint covers weights, tokenizer and chat template.
-        name = executor.tokenizer.folder.name
-        model = ModelTuple(name, executor.cache_namespace, precision=executor.dtype)
+    def make(service: Service, model: ModelTuple) -> CachedService:
         return CachedService(service, exact, model, semantic=semantic, split=split_user)
 
     return make

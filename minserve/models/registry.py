@@ -92,6 +92,16 @@ def config_of(name: str | os.PathLike) -> ModelConfig:
     return ModelConfig.from_folder(_from_hub(text, ("config.json", "generation_config.json")))
 
 
+def words_of(name: str | os.PathLike) -> Path:
+    """A folder with the model's tokenizer, chat template and config; of a hub id without its
+    weights, which somebody else has. Raises as `resolve` does.
+    """
+    text = os.fspath(name)
+    if not Path(text).expanduser().is_dir() and is_hub_id(text):
+        return _from_hub(text, ("*.json", "*.jinja"))
+    return resolve(name)
+
+
 def is_gguf(file: Path) -> bool:
     """Whether it is taken for a GGUF file."""
     return file.suffix == ".gguf" and file.is_file()

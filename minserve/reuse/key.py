@@ -133,12 +133,14 @@ class Wording:
     """What a request says of itself beyond its tokens, for caches.
 
     `answer_class` is one that the caller's key may claim. `messages` are its turns as text, empty
-    where there are none; `sources` the ids of what its evidence was taken from.
+    where there are none; `sources` the ids of what its evidence was taken from. With a `partition`
+    it shares with those of the same one only, among those it would share with.
     """
 
     answer_class: str = "default"
     messages: tuple[Message, ...] = ()
     sources: tuple[str, ...] = ()
+    partition: str = ""
 
 
 class CacheKey(Protocol):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PUBLIC = ("/", "/health", "/ready", "/version")
 MAX_DEADLINE_MS = 86_400_000
 MAX_SOURCES = 64
+MAX_PARTITION_CHARS = 128
 
 
 def create_app(server: Server, jobs: JobStore | None = None) -> FastAPI:
@@ -114,7 +115,10 @@ def _caller(request: Request) -> Caller:
     sources = tuple(dict.fromkeys(filter(None, map(str.strip, listed))))
     if len(sources) > MAX_SOURCES:
         raise ApiError(400, f"x-sources names {len(sources)}, more than {MAX_SOURCES}")
-    return Caller(principal, began_s, deadline_s, answer_class, sources)
+    partition = headers.get("x-cache-partition", "")
+    if len(partition) > MAX_PARTITION_CHARS:
+        raise ApiError(400, f"x-cache-partition has more than {MAX_PARTITION_CHARS} characters")
+    return Caller(principal, began_s, deadline_s, answer_class, sources, partition)
 
 
 def _add_generation(app: FastAPI, server: Server, jobs: JobStore | None) -> None:

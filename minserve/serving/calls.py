@@ -14,7 +14,7 @@ from minserve.output import Detokenizer
 from minserve.request import Request, SamplingParams, WorkloadClass
 from minserve.reuse import key as cache_key
 from minserve.serving.errors import ApiError, invalid, of_minserve
-from minserve.serving.identity import Principal, Quota, Salts
+from minserve.serving.identity import Principal, Quota, Salts, within
 from minserve.serving.protocol import ChatRequest, CompletionRequest, Message, TokenizeRequest
 from minserve.serving.shapes import ChatShape, CompletionShape
 from minserve.serving.streaming import Answer, Stream
@@ -93,7 +93,7 @@ class Call:
 class Caller:
     """Who calls, when on the engine's clock, and by when an answer is of use.
 
-    `answer_class` and `sources` are for caches; see `minserve.reuse.key.Wording`.
+    `answer_class`, `sources` and `partition` are for caches; see `minserve.reuse.key.Wording`.
     """
 
     principal: Principal
@@ -101,6 +101,7 @@ class Caller:
     deadline_s: float | None = None
     answer_class: str = "default"
     sources: tuple[str, ...] = ()
+    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class CallMaker:
                 arrival_s=caller.arrival_s,
                 deadline_s=caller.deadline_s,
                 priority=body.priority or 0,
-                cache_salt=self.salts.of(principal),
+                cache_salt=within(self.salts.of(principal), caller.partition),
             )
             for index, prompt in enumerate(prompts)
         ]
@@ -232,7 +233,7 @@ class CallMaker:
             bool(body.stream),
             bool(options and options.include_usage),
             bool(options and options.continuous_usage_stats),
-            cache_key.Wording(caller.answer_class, turns, caller.sources),
+            cache_key.Wording(caller.answer_class, turns, caller.sources, caller.partition),
         )
 
     def _check_length(self, prompt: list[int], limit: int, param: str) -> None:

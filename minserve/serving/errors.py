@@ -24,6 +24,9 @@ _TYPES = {
 }
 
 
+_BUSY = ("overloaded", "queue_full", "kv_pressure", "send_as_job", "upstream_unavailable")
+
+
 class ApiError(Exception):
     """What a client is told: `status`, and the fields of OpenAI's error object.
 
@@ -90,7 +93,7 @@ def of_minserve(error: MinserveError, param: str | None = None) -> ApiError:
 
 def of_refusal(refusal: Refuse) -> ApiError:
     """429 says: you, later, or less; 503 says: anybody, later."""
-    is_busy = refusal.code in ("overloaded", "queue_full", "kv_pressure", "send_as_job")
+    is_busy = refusal.code in _BUSY
     error = ApiError(
         503 if is_busy else 429,
         f"not admitted: {refusal.why}",

@@ -254,3 +254,13 @@ class Salts:
             shared = ("global",)
         # JSON keeps the parts apart: no two different tuples give the same bytes.
         return hmac.new(self._secret, json.dumps(shared).encode(), hashlib.sha256).hexdigest()
+
+
+def within(salt: str, partition: str) -> str:
+    """The salt of a part of those who share `salt`; of all of them where `partition` is empty.
+
+    A caller may choose the partition, since whatever it says divides its own share only.
+    """
+    if not partition:
+        return salt
+    return hmac.new(salt.encode(), partition.encode(), hashlib.sha256).hexdigest()

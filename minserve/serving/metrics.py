@@ -301,12 +301,21 @@ class _Now(Collector):
         """Read by whoever scrapes, while the engine runs: each figure true, together nearly so."""
         engine, pool = self._engine, self._engine.pool
         running = tuple(engine.scheduler.running)
-        used = dict.fromkeys(WorkloadClass, 0)
-        for request in running:
-            used[request.workload_class] += len(request.block_table)
         yield self._one("vllm:num_requests_running", "Requests that hold blocks.", len(running))
         num_waiting = len(engine.scheduler.waiting)
         yield self._one("vllm:num_requests_waiting", "Requests that wait.", num_waiting)
+        if pool.num_blocks:  # NOTE: a gateway's engine is elsewhere, and so are its blocks
+            yield from self._blocks(running)
+        yield from self._prefix_cache()
+        yield from self._admissions()
+        yield from self._reuse()
+        if RAPL.exists() and (joules := _joules()) is not None:
+            yield self._count("minserve_energy_joules", "Energy of the CPU package (RAPL).", joules)
+
+    def _blocks(self, running: tuple[Request, ...]) -> Iterable[GaugeMetricFamily]:
+        pool, used = self._engine.pool, dict.fromkeys(WorkloadClass, 0)
+        for request in running:
+            used[request.workload_class] += len(request.block_table)
         yield self._one(
             "vllm:kv_cache_usage_perc",
             "Share of KV blocks in use.",
@@ -320,11 +329,6 @@ class _Now(Collector):
             "workload_class",
             used,
         )
-        yield from self._prefix_cache()
-        yield from self._admissions()
-        yield from self._reuse()
-        if RAPL.exists() and (joules := _joules()) is not None:
-            yield self._count("minserve_energy_joules", "Energy of the CPU package (RAPL).", joules)
 
     def _prefix_cache(self) -> Iterable[CounterMetricFamily]:
         if (cache := self._engine.prefix_cache) is None:

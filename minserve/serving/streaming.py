@@ -210,8 +210,9 @@ def _finish_reason(reason: FinishReason, error: str | None) -> str:
         return reason.value
     if reason is FinishReason.CANCELLED:
         raise ApiError(503, "the request was cancelled by the server", code="cancelled")
-    code = getattr(error, "code", "engine_error")  # a reason may have a name for machines
-    raise ApiError(500, f"the request failed: {error}", code=code)
+    # A reason may have a name for machines, and a status of its own.
+    status, code = getattr(error, "status", 500), getattr(error, "code", "engine_error")
+    raise ApiError(status, f"the request failed: {error}", code=code)
 
 
 # -- over HTTP

@@ -20,6 +20,7 @@ from minserve.serving.identity import (
     new_secret,
     read_keys,
     write_keys,
+    within,
 )
 
 
@@ -162,3 +163,11 @@ def test_salts_of_different_kinds_never_meet():
 def test_salt_cannot_be_computed_without_the_secret():
     assert Salts().of(person()) != Salts().of(person())
     assert Salts(secret=b"1").of(person()) != Salts(secret=b"2").of(person())
+
+
+def test_partition_divides_a_share_and_never_reaches_another():
+    salts = Salts()
+    own, other = salts.of(person("a", "x")), salts.of(person("b", "x"))
+    assert within(own, "") == own
+    assert within(own, "p") == within(own, "p") != within(own, "q")
+    assert len({own, other, within(own, "p"), within(other, "p"), within(own, other)}) == 5
