@@ -19,8 +19,8 @@ from minserve.serving.identity import (
     hash_of,
     new_secret,
     read_keys,
-    write_keys,
     within,
+    write_keys,
 )
 
 
