@@ -121,7 +121,7 @@ WRONG = [
         "wrong: salt and adapter joined",
         lambda: rooted("str(request['salt']) + str(request['adapter'])"),
         (0, 0, 3, 3, 3, 1),
-        contains="'None'",
+        contains="the text 'None'",
     ),
     row(
         "wrong: salt and adapter joined with care for None",
@@ -136,7 +136,7 @@ WRONG = [
         "wrong: no salt is the same as an empty one",
         lambda: rooted("[request['salt'] or '', request['adapter']]"),
         (0, 0, 3, 3, 3, 1),
-        contains="asked with ''",
+        contains="an empty text",
     ),
     row(
         "wrong: no adapter",

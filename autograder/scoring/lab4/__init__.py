@@ -99,7 +99,7 @@ def wrong_salts(
         zip(people, here[0], strict=True), 2
     ):
         if (shares[one] == shares[other]) != (salt == second):
-            return f"{one} and {other}"
+            return "two who may not share" if salt == second else "two who share"
     return ""
 
 

@@ -10,6 +10,7 @@ from autograder.scoring.lab4.world import FIXED_US, TOKEN_US, Request, World
 from autograder.scoring.stories import Story
 
 NAMES = ("amity", "borealis", "corvid", "dynamo", "ember", "fathom", "garnet", "hinge", "isobar")
+NOT_NAMED: dict[str, Any] = {"None": None, "an empty text": "", "the text 'None'": "None"}
 
 
 def ask(tokens: Sequence[int], salt: Any, adapter: Any = None, body: Any = None) -> Request:
@@ -36,9 +37,10 @@ def strangers(world: World, rng: random.Random) -> None:
     world.look(ask(tokens, mine), when="asked again under the same salt")
     longer = [*tokens[: 2 * world.size], *prompt(world, rng, 1)]
     world.look(ask(longer, mine), when="two blocks are the same, under the same salt")
-    for other in (theirs, None, "", "None", mine[:-1], mine + "0"):
+    others = {"another salt": theirs, "a part of the salt": mine[:-1], "a longer salt": mine + "0"}
+    for words, other in (others | NOT_NAMED).items():
         for asked in (tokens, longer):
-            world.look(ask(asked, other), when=f"salt {mine!r}, asked with {other!r}")
+            world.look(ask(asked, other), when=f"asked with {words}")
     world.commit(ask(tokens, theirs))
     for salt in (mine, theirs):
         world.look(ask(tokens, salt), when="both have computed the same tokens")
@@ -49,8 +51,9 @@ def nobody_has_a_salt(world: World, rng: random.Random) -> None:
     tokens = prompt(world, rng, 2)
     world.commit(ask(tokens, None))
     world.look(ask(tokens, None), when="no salt, and none")
-    for other in (salt, "None", ""):
-        world.look(ask(tokens, other), when=f"no salt, asked with {other!r}")
+    for words, other in (NOT_NAMED | {"a salt": salt}).items():
+        if other is not None:
+            world.look(ask(tokens, other), when=f"computed without a salt, asked with {words}")
 
 
 def runs_together(world: World, rng: random.Random) -> None:
@@ -127,24 +130,35 @@ def adapters(world: World, rng: random.Random) -> None:
         tokens = prompt(world, rng, 2)
         world.commit(ask(tokens, salt, known))
         world.look(ask(tokens, salt, known), when="the same adapter")
-        for other in (one, two, None, "", "None"):
+        for words, other in (NOT_NAMED | {"an adapter": one, "another": two}).items():
             if other != known:
-                when = f"computed with adapter {known!r}, asked with {other!r}"
-                world.look(ask(tokens, salt, other), when=when)
+                had = "no adapter" if known is None else "an adapter"
+                world.look(
+                    ask(tokens, salt, other), when=f"computed with {had}, asked with {words}"
+                )
 
 
 def kinds_mix(world: World, rng: random.Random) -> None:
-    """An adapter is no salt, whatever their names."""
-    one, two = rng.sample(NAMES, 2)
-    values = (one, two, one + two, two + one, None, "", f"{one}|{two}")
-    pairs = [(salt, adapter) for salt in values for adapter in values]
-    for salt, adapter in rng.sample(pairs, 6) + [(one, None), (one, ""), (one, two), (None, one)]:
-        tokens = prompt(world, rng, 1)
-        world.commit(ask(tokens, salt, adapter))
-        for other in pairs:
-            if other != (salt, adapter):
-                when = f"salt and adapter {(salt, adapter)}, asked with {other}"
-                world.look(ask(tokens, *other), "mixed", when)
+    """An adapter is no salt, whatever their names and however they are joined."""
+    one, two, three = rng.sample(NAMES, 3)
+    for salt, adapter in ((one, two), (None, one), (one, None)):
+        s, a = salt or "", adapter or ""
+        others: set[tuple[Any, Any]] = {(adapter, salt), (s, a)}
+        for none in (None, ""):
+            others |= {(salt, none), (none, adapter), (s + a, none), (none, s + a)}
+            others |= {(a + s, none), (none, a + s)}
+        mixed(world, rng, (salt, adapter), sorted(others - {(salt, adapter)}, key=repr))
+    for mark in ("|", ":", "/", ",", "-", " "):
+        mixed(world, rng, (f"{one}{mark}{two}", three), [(one, f"{two}{mark}{three}")])
+        mixed(world, rng, (one, f"{two}{mark}{three}"), [(f"{two}{mark}{three}", one)])
+
+
+def mixed(world: World, rng: random.Random, who: tuple[Any, Any], others: list[Any]) -> None:
+    """One prompt, computed for a salt and an adapter, and asked for with others."""
+    tokens = prompt(world, rng, 1)
+    world.commit(ask(tokens, *who))
+    for other in others:
+        world.look(ask(tokens, *other), "mixed", "their letters, joined or exchanged, are the same")
 
 
 def digests_collide(world: World, rng: random.Random) -> None:
@@ -186,10 +200,10 @@ def chunks(world: World, rng: random.Random) -> None:
     while done < len(tokens):
         done = min(len(tokens), done + rng.randint(1, 2 * world.size))
         world.commit(request, blocks, done)
-        world.look(other, when=f"{done} tokens are computed, blocks of {world.size}")
+        world.look(other, when="a part of the prompt is computed")
         for length in (done, done - 1, done + 1):
             shorter = ask(tokens[: max(1, length)], salt)
-            world.look(shorter, when=f"a prompt of {length} tokens, {done} are computed")
+            world.look(shorter, when="a prompt about as long as what is computed")
 
 
 def whole_prompt(world: World, rng: random.Random) -> None:
@@ -248,7 +262,7 @@ def guesses(world: World, rng: random.Random) -> None:
         world.commit(ask(sent, mine))
         times_us = [world.ttft_us(ask(tokens, theirs)) for tokens in (sent, unsent)]
         if times_us[0] < times_us[1]:
-            world.find("channel", f"{times_us[0] / 1000:g} ms, and {times_us[1] / 1000:g} ms else")
+            world.find("channel", "whole prompts were guessed")
 
 
 def spelled_out(world: World, rng: random.Random) -> None:
@@ -262,8 +276,7 @@ def spelled_out(world: World, rng: random.Random) -> None:
         body = {"cache_salt": rng.choice((mine, "shared")), "tenant": mine.partition("-")[0]}
         times_us.add(world.ttft_us(ask([*public, *secret, 7], theirs, body=body)))
     if len(times_us) > 1:
-        told = " and ".join(f"{time_us / 1000:g}" for time_us in sorted(times_us))
-        world.find("channel", f"one of six guesses stood out: {told} ms")
+        world.find("channel", "a secret behind a public beginning: one of six guesses stood out")
 
 
 def colleagues(world: World, rng: random.Random) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from autograder.scoring.lab5.world import NAMES, World, request
 from autograder.scoring.stories import Story
 
-SEPARATORS = ("", " ", "|", ":", ",", ";", "/", "-", "_", "\n", "\t", "\0", "\x1f", "::", "', '")
+SEPARATORS = ("", " ", "|", ":", ",", "/", "-", "\n", "\0", "\x1f")
 TEXTS = ("locale", "model", "policy_version", "question", "tenant")
 
 
@@ -97,7 +97,7 @@ def types_merge(world: World, rng: random.Random) -> None:
     """What was not said is no value, and a number is no text."""
     values: tuple[tuple[str, list[Any]], ...] = (
         ("temperature", [None, 0, "0", "None", ""]),
-        ("max_tokens", [None, 0, rng.randint(1, 99), ""]),
+        ("max_tokens", [None, 0, 1, ""]),
         ("locale", [None, "None", "null", "-", ""]),
     )
     for name, different in values:
@@ -230,7 +230,7 @@ def paraphrases(world: World, rng: random.Random) -> None:
         for question, nearness in zip(topic.asks[1:], (0.0, 0.15), strict=False):
             world.set_similarity(topic.asks[0], question, round(topic.near + nearness, 4))
             reworded = {**mine, "question": question}
-            world.hit(reworded, "in three steps", when=f"{topic.asks[0]!r} and {question!r}")
+            world.hit(reworded, "in three steps", when="in other words, and near enough")
         far = round(topic.near - rng.uniform(0.01, 0.2), 4)
         world.set_similarity(topic.asks[0], topic.asks[1], far)
         world.miss({**mine, "question": topic.asks[1]}, "unsure", when="below the threshold")
@@ -242,7 +242,7 @@ def orders(world: World, rng: random.Random) -> None:
     world.put(mine, "in three steps")
     world.hit(mine, "in three steps")
     for order in topic.orders:
-        when = f"{order!r} got the answer to {mine['question']!r}"
+        when = "an order got the answer to a question about it"
         world.miss({**mine, "question": order}, "acts", when=when)
     order = {**request(rng, topic.orders[0]), "tenant": "orders"}
     world.put(order, "done")
@@ -257,8 +257,7 @@ def opposites(world: World, rng: random.Random) -> None:
         for stored, asked in ((one, two), (two, one)):
             mine = request(rng, stored)
             world.put(mine, "mine")
-            when = f"{asked!r} got the answer to {stored!r}"
-            world.miss({**mine, "question": asked}, "opposite", when=when)
+            world.miss({**mine, "question": asked}, "opposite")
 
 
 def unsure(world: World, rng: random.Random) -> None:
@@ -270,9 +269,10 @@ def unsure(world: World, rng: random.Random) -> None:
     world.miss(reworded, "unsure", when="its intent has no threshold")
     mine = request(rng, topic.asks[0])
     world.put(mine, "mine")
-    for question in (second.asks[0], "What is it?", ""):
+    others = {"has another intent": second.asks[0], "is unknown": "What is it?", "is empty": ""}
+    for words, question in others.items():
         world.set_similarity(topic.asks[0], question, 0.99)
-        world.miss({**mine, "question": question}, "unsure", when=f"asked {question!r}")
+        world.miss({**mine, "question": question}, "unsure", when=f"a question that {words}")
     unknown = request(rng, "What is that?")
     world.put(unknown, "mine")
     world.set_similarity("What is that?", "What is it?", 0.99)
