@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from autograder.scoring import lab1, lab2, lab3, lab5
+from autograder.scoring import lab1, lab2, lab3, lab4, lab5
 from autograder.scoring.base import Lab
 from minserve.errors import ConfigError
 
-LABS: dict[str, Lab] = {"lab1": lab1.LAB, "lab2": lab2.LAB, "lab3": lab3.LAB, "lab5": lab5.LAB}
+LABS: dict[str, Lab] = {
+    "lab1": lab1.LAB,
+    "lab2": lab2.LAB,
+    "lab3": lab3.LAB,
+    "lab4": lab4.LAB,
+    "lab5": lab5.LAB,
+}
 
 
 def find(name: str) -> Lab:
