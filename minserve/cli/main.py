@@ -24,6 +24,7 @@ from minserve.cli.cluster import cluster  # noqa: E402
 from minserve.cli.demo import demo  # noqa: E402
 from minserve.cli.estimate import estimate  # noqa: E402
 from minserve.cli.gate import gate  # noqa: E402
+from minserve.cli.gateway import gateway  # noqa: E402
 from minserve.cli.generate import generate  # noqa: E402
 from minserve.cli.jobs import jobs  # noqa: E402
 from minserve.cli.keys import keys  # noqa: E402
@@ -60,6 +61,7 @@ for command in (
     chat,
     check,
     estimate,
+    gateway,
     generate,
     models,
     progress,
