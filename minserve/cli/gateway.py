@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from minserve.cli.serve import EngineSettings
     from minserve.serving.calls import ServedModel
     from minserve.serving.identity import KeyRing, Salts
+    from minserve.serving.server import Limits
     from minserve.serving.upstream_client import Upstream
     from minserve.serving.upstream_gateway import UpstreamGateway
 
