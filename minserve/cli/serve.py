@@ -15,6 +15,7 @@ import typer
 
 from minserve.cli.console import Model
 from minserve.errors import ConfigError
+from minserve.execution.passing_thread import on_a_passing_thread
 
 if TYPE_CHECKING:
     from minserve.cached_service import CachedService
@@ -215,6 +216,7 @@ class EngineSettings:
     semantic_examples: Path | None = None
 
 
+@on_a_passing_thread
 def make_server(
     settings: EngineSettings,
     keys: KeyRing | None = None,
@@ -351,6 +353,7 @@ def cache_maker(
     return make
 
 
+@on_a_passing_thread
 def _embeddings(name: str):
     import tokenizers
 
