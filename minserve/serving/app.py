@@ -69,7 +69,7 @@ def create_app(server: Server, jobs: JobStore | None = None) -> FastAPI:
     _add_state(app, server)
     watch.add_routes(app, server)
     if server.embeddings:
-        embeddings.add_routes(app, server.embeddings)
+        embeddings.add_routes(app, server)
     cache_admin.add_routes(app, server)
     if jobs is not None:
         from minserve.serving.jobs import router

@@ -8,30 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from fastapi import FastAPI
+from fastapi import Request as HttpRequest
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from minserve.client import LocalClient
 from minserve.clock import EventLoop
 from minserve.engine import Engine
 from minserve.errors import ExecutorFailed
-from minserve.events import Event, EventLog, Finished
+from minserve.events import Admitted, Event, EventLog, Finished
 from minserve.execution.executor import StepPlan, StepResult
 from minserve.request import Request, SamplingParams
 from minserve.reuse.embedding import Embedder
-from minserve.scheduling.admission import NO_QUOTA, Quota
+from minserve.scheduling.admission import NO_QUOTA, Defer, Quota, Refuse
 from minserve.scheduling.batching import DynamicBatching
+from minserve.service import Ended
 from minserve.serving.engine_thread import EngineThread
-from minserve.serving.errors import ApiError, invalid
+from minserve.serving.errors import ApiError, invalid, of_refusal
+from minserve.serving.identity import Principal
 from minserve.serving.protocol import Body
+
+if TYPE_CHECKING:
+    from minserve.reuse.key import Wording
+    from minserve.serving.server import Server
 
 MAX_TEXTS = 256
 Text = Annotated[str, Field(min_length=1)]
@@ -109,7 +118,13 @@ class _Service:
         engine = Engine(executor, policy, prefix_caching=False, log=EventLog(keep=False))
         self.client = LocalClient(engine, loop)
 
-    def submit(self, request: Request, listener: Callable, quota: Quota = NO_QUOTA) -> None:
+    def submit(
+        self,
+        request: Request,
+        listener: Callable,
+        quota: Quota = NO_QUOTA,
+        wording: Wording | None = None,
+    ) -> None:
         self.client.send(request, listener)
 
 
@@ -168,8 +183,8 @@ class Embeddings:
         self.executor.texts[id] = text
         self._waiting.add(answer)
 
-        def hear(event: Event) -> None:
-            if isinstance(event, Finished):
+        def hear(event: Event | Ended) -> None:
+            if isinstance(event, Finished | Ended):  # the latter if it could not be submitted
                 self.executor.texts.pop(id, None)
                 vector = self.executor.vectors.pop(id, None)
                 self._waiting.discard(answer)
@@ -193,16 +208,18 @@ class Embeddings:
                 answer.set_exception(ApiError(503, f"no embeddings: {why}", code="engine_dead"))
 
 
-def add_routes(app: FastAPI, embeddings: Embeddings) -> None:
+def add_routes(app: FastAPI, server: Server) -> None:
     """POST /v1/embeddings."""
+    embeddings = server.embeddings
 
     @app.post("/v1/embeddings")
-    async def embed(body: EmbeddingRequest) -> dict[str, Any]:
+    async def embed(body: EmbeddingRequest, request: HttpRequest) -> dict[str, Any]:
         if body.model not in (None, embeddings.name):
             why = f"there is no embedding model {body.model!r} here, only {embeddings.name!r}"
             raise ApiError(404, why, param="model", code="model_not_found")
         num_tokens = embeddings.count_tokens(body.input)
-        vectors = await embeddings.embed(body.input)
+        async with _on_the_books(server, request.scope["state"]["principal"], num_tokens):
+            vectors = await embeddings.embed(body.input)
         encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
         return {
             "object": "list",
@@ -213,6 +230,38 @@ def add_routes(app: FastAPI, embeddings: Embeddings) -> None:
             "model": embeddings.name,
             "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
         }
+
+
+@contextlib.asynccontextmanager
+async def _on_the_books(server: Server, principal: Principal, num_tokens: int):
+    """One request of so many tokens, held against the same quotas and budgets as text.
+
+    It waits for nobody in the engine of the text, so it is on the books as one that runs. Raises
+    `ApiError` where admission refuses it.
+    """
+    admission, now_s = server.engine.service.admission, server.engine.now_s
+    request = Request(
+        f"embd-{secrets.token_hex(12)}",
+        (0,) * num_tokens,
+        SamplingParams(max_tokens=1),
+        identity=principal.identity,
+        workload_class=principal.workload_class,
+        arrival_s=now_s(),
+    )
+    while admission:
+        match admission.ask(request, now_s(), principal.quota):
+            case Refuse() as refusal:
+                raise of_refusal(refusal)
+            case Defer(until_s=until_s):
+                await asyncio.sleep(until_s - now_s())
+            case _:
+                admission.note(Admitted(now_s(), request.id, 0))
+                break
+    try:
+        yield
+    finally:
+        if admission:
+            admission.leave(request.id)
 
 
 def _base64(vector: np.ndarray) -> str:

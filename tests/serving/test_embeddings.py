@@ -8,8 +8,10 @@ import pytest
 from live_server import Live, wait_for
 
 from minserve.reuse.embedding import HashedNgrams
+from minserve.scheduling.admission import Admission
 from minserve.serving.app import create_app
 from minserve.serving.embeddings import Embeddings
+from minserve.serving.identity import ApiKey, KeyRing, Quota, hash_of
 
 TEXTS = ["The deposit is 40 EUR.", "Opening hours are 9 to 5.", "x"]
 
@@ -29,8 +31,8 @@ class Counting(HashedNgrams):
 
 
 class LiveEmbeddings(Live):
-    def __init__(self, **settings) -> None:
-        super().__init__()
+    def __init__(self, keys=None, admission=lambda log: None, **settings) -> None:
+        super().__init__(keys=keys, admission=admission)
         self.embedder = Counting()
         self.server.embeddings = Embeddings("hashed", self.embedder, len, 100, **settings)
         self.app = create_app(self.server)
@@ -94,3 +96,42 @@ def test_text_that_fails_does_not_end_the_encoder(server):
 def test_what_cannot_be_embedded_is_refused(server, body, status, param):
     response = server.post("/v1/embeddings", body)
     assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+
+def test_a_tenants_tokens_are_charged_and_refused_when_they_are_used_up():
+    """Of 10 tokens/s a bucket holds 100: what text was charged, embeddings cannot have."""
+    keys = KeyRing(
+        [
+            ApiKey("a", hash_of("A"), "a", "s", quota=Quota(tokens_per_s=10)),
+            ApiKey("b", hash_of("B"), "b", "s", quota=Quota(tokens_per_s=10)),
+        ]
+    )
+    with LiveEmbeddings(keys, Admission) as live:
+        text = {"prompt": "p" * 60, "max_tokens": 20, "ignore_eos": True}
+        assert live.post("/v1/completions", text, "A").status_code == 200
+        live.wait_idle()
+        refused = live.post("/v1/embeddings", {"input": "x" * 90}, "A")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited")
+        assert int(refused.headers["retry-after-ms"]) > 0 and live.embedder.batches == []
+        assert live.post("/v1/embeddings", {"input": "x" * 90}, "B").status_code == 200
+        refused = live.post("/v1/embeddings", {"input": ["x" * 40, "x" * 40]}, "B")
+        assert refused.json()["error"]["code"] == "rate_limited"
+
+
+def test_open_embeddings_count_against_the_tenants_concurrency():
+    ring = KeyRing([ApiKey("a", hash_of("A"), "a", "s", quota=Quota(max_concurrent=1))])
+    with LiveEmbeddings(ring, Admission, max_wait_s=30.0, batch_size=2) as live:
+        answers = []
+        ask = {"input": "first"}
+        thread = threading.Thread(
+            target=lambda: answers.append(live.post("/v1/embeddings", ask, "A"))
+        )
+        thread.start()
+        wait_for(lambda: len(live.server.embeddings.executor.texts) == 1)  # it waits for company
+        text = {"prompt": "p", "max_tokens": 1000}
+        refused = live.post("/v1/completions", text, "A")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_requests")
+        live.server.embeddings._ask("second")  # of nobody: the batch is full
+        thread.join(20)
+        assert [answer.status_code for answer in answers] == [200]
+        assert live.post("/v1/completions", text | {"max_tokens": 2}, "A").status_code == 200
