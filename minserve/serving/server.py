@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from minserve.cached_service import CachedService
 from minserve.clock import EventLoop
 from minserve.errors import ExecutorFailed
 from minserve.request import Request
@@ -54,7 +55,7 @@ class Server:
     """
 
     model: ServedModel
-    make_service: Callable[[EventLoop], Service]
+    make_service: Callable[[EventLoop], Service | CachedService]
     keys: KeyRing | None = None
     salts: Salts = field(default_factory=Salts)
     limits: Limits = field(default_factory=Limits)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from minserve.cached_service import CachedService
+from minserve.client import LocalClient
 from minserve.clock import EventLoop
 from minserve.events import Admitted, Event, Finished, Submitted, TokensProduced
 from minserve.output import Detokenizer
@@ -33,13 +35,13 @@ HALF_LIFE_S = 600.0
 class UpstreamService(Service):
     """A `Service` whose engine sends text: stop strings and characters are its affair."""
 
-    client: UpstreamClient
-
     def __init__(self, client: UpstreamClient, admission: Admission | None = None) -> None:
-        super().__init__(client, lambda stop: Detokenizer(lambda ids: "", stop), admission)
+        in_its_place = cast(LocalClient, client)
+        super().__init__(in_its_place, lambda stop: Detokenizer(lambda ids: "", stop), admission)
+        self._upstream = client
 
     def _send(self, request: Request, listener: Listener) -> None:
-        self.client.send(request, listener)
+        self._upstream.send(request, listener)
 
 
 class SeenRates(Rates):
@@ -120,19 +122,16 @@ class UpstreamGateway(Server):
         with_cache: Callable[[Service], CachedService] | None = None,
     ) -> None:
         self.upstream = upstream
+        self.client: UpstreamClient
         self._was_alive, self._looked_s, self._looking = False, float("-inf"), asyncio.Lock()
 
         def make_service(loop: EventLoop) -> Service | CachedService:
-            client = UpstreamClient(upstream, loop)
+            client = self.client = UpstreamClient(upstream, loop)
             admission = Admission(client.engine.log, rates=SeenRates(tokens_per_s))
             service = UpstreamService(client, admission)
             return with_cache(service) if with_cache else service
 
         super().__init__(model, make_service, keys, salts or Salts(), limits or Limits())
-
-    @property
-    def client(self) -> UpstreamClient:
-        return self.engine.service.client
 
     def start(self) -> None:
         self.client.attach()

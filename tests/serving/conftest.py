@@ -24,14 +24,14 @@ def live():
 
 
 class Process:
-    """`minserve serve` in a process of its own, with a key for each of two tenants."""
+    """`minserve serve`, or another server, in a process of its own, with keys of two tenants."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, command: str = "serve") -> None:
         self.keys = folder / "keys.json"
         self.write_keys("kestrel", "alder", "operator")
-        command = [sys.executable, "-m", "minserve", "serve", "--port", "0", "--log-format", "json"]
+        start = [sys.executable, "-m", "minserve", command, "--port", "0", "--log-format", "json"]
         self.process = subprocess.Popen(
-            [*command, "--keys", str(self.keys), *options], stderr=subprocess.PIPE, text=True
+            [*start, "--keys", str(self.keys), *options], stderr=subprocess.PIPE, text=True
         )
         self.log: list[dict] = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -91,6 +91,22 @@ class Process:
 def nano(tmp_path_factory):
     """The real command, serving northstar-nano."""
     process = Process(tmp_path_factory.mktemp("nano"))
+    yield process
+    assert process.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def gateway(nano, tmp_path_factory):
+    """The real gateway before `nano`, which knows it by one key; with tenants of its own."""
+    folder = tmp_path_factory.mktemp("gateway")
+    secret = folder / "upstream-key"
+    secret.write_text("key-of-operator\n")
+    process = Process(
+        folder,
+        *("--upstream", nano.url, "--model", "nano", "--upstream-key-file", str(secret)),
+        *("--response-cache", "memory"),
+        command="gateway",
+    )
     yield process
     assert process.stop() == 0
 
