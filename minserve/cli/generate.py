@@ -25,6 +25,13 @@ def generate(
     ] = 0.0,
     frequency_penalty: Annotated[float, typer.Option(help="Off each time used; -2 to 2.")] = 0.0,
     min_tokens: Annotated[int, typer.Option(help="Do not end before this many tokens.")] = 0,
+    n: Annotated[
+        int, typer.Option("--n", help="So many answers; the prompt is computed once.")
+    ] = 1,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="In the JSON, each token's log-probability and so many likeliest."),
+    ] = None,
     speculate: Annotated[
         str, typer.Option(help="Guess tokens ahead: `ngram`, or the name of a smaller model.")
     ] = "",
@@ -43,6 +50,9 @@ def generate(
         str | None,
         typer.Option(help="float32, bfloat16 or float16; by default float32 on a CPU."),
     ] = None,
+    kv_cache_dtype: Annotated[
+        str, typer.Option(help="KV cache: auto (as dtype) or int8 (half of 16-bit, scales too).")
+    ] = "auto",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     blocks: Annotated[
         int | None, typer.Option(help="KV blocks of 16 tokens; by default as many as it needs.")
@@ -50,6 +60,8 @@ def generate(
     json: Json = False,
 ) -> None:
     r"""Generate text, one request on the engine. Text goes to stdout, figures to stderr.
+
+    Several answers (`--n`) are printed when all of them have ended, an empty line between two.
 
     northstar-nano answers only from evidence in its prompt:
 
@@ -61,6 +73,8 @@ def generate(
     - `minserve generate "Hello" --model ./model.Q4_K_M.gguf --adapter tone=./tone-adapter`
 
     - `minserve generate "Once upon a time" --raw --temperature 0.8 --seed 7 --stop "."`
+
+    - `minserve generate "A name for a cat:" --temperature 1 --n 3 --logprobs 2 --json`
     """
     from minserve.models.registry import resolve
     from minserve.models.tokenizer import Tokenizer
@@ -76,6 +90,8 @@ def generate(
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
         min_tokens=min_tokens,
+        n=n,
+        logprobs=logprobs,
         seed=seed,
         stop=tuple(stop or ()),
     )
@@ -92,37 +108,42 @@ def generate(
     _check_context(request, folder)
 
     from minserve.engine import Engine
+    from minserve.events import TokensProduced
     from minserve.execution.torch_executor import TorchExecutor
 
     began_s = time.perf_counter()
-    needed = -(-request.max_total_tokens // 16)
+    needed = n * -(-request.max_total_tokens // 16)
     executor = TorchExecutor(
         folder,
         num_blocks=needed if blocks is None else blocks,
         dtype=dtype,
         device=device,
         adapters=adapters,
+        kv_cache_dtype=kv_cache_dtype,
     )
     loaded_s = time.perf_counter()
-    detokenizer = tokenizer.detokenizer(sampling.stop)
-    pieces: list[str] = []
+    answers = {id: _Answer(tokenizer, request, shown=n == 1) for id in request.choice_ids}
 
-    def is_stopped(request: Request) -> bool:
+    def is_stopped(choice: Request) -> bool:
         """Show the newest token's text; the engine asks this after each one."""
-        last = request.output_token_ids[-1]
-        if last not in executor.eos_token_ids:
-            pieces.append(detokenizer.append([last]))
-            print(pieces[-1], end="", flush=True)
-        return detokenizer.matched_stop is not None
+        return answers[choice.id].take_newest(choice, executor.eos_token_ids)
 
     speculation = _speculation(speculate, executor, needed, dtype)
     engine = Engine(executor, is_stopped=is_stopped, speculator=speculation)
+    engine.log.listen(
+        lambda event: (
+            answers[event.request_id].logprobs.extend(event.logprobs)
+            if isinstance(event, TokensProduced)
+            else None
+        )
+    )
     started_s = time.perf_counter()
     engine.submit(request, 0.0)
     while engine.step(time.perf_counter() - started_s):
         pass
-    pieces.append(detokenizer.finish())
-    print(pieces[-1], flush=True)
+    texts = [answer.finish() for answer in answers.values()]
+    if n > 1:
+        print("\n\n".join(texts), flush=True)
     if request.finish_reason == "error":
         from minserve.errors import MinserveError
 
@@ -130,7 +151,60 @@ def generate(
     if speculation:
         share, speed = speculation.acceptance or 0.0, speculation.tokens_per_step or 1.0
         print(f"[{share:.0%} of guesses right, {speed:.2f} tokens per step]", file=sys.stderr)
-    _report(request, "".join(pieces), model, executor.dtype, loaded_s - began_s, started_s, json)
+    _report(list(answers.values()), model, executor.dtype, loaded_s - began_s, started_s, json)
+
+
+class _Answer:
+    """One answer as it comes: printed piece by piece where it is the only one."""
+
+    def __init__(self, tokenizer, request, shown: bool) -> None:
+        self.request, self.shown = request, shown
+        self.tokenizer, self.detokenizer = tokenizer, tokenizer.detokenizer(request.sampling.stop)
+        self.text, self.logprobs = "", []
+
+    def take_newest(self, request, eos_token_ids: frozenset[int]) -> bool:
+        """Take in the last token of `request`, which is this answer's; True at a stop string."""
+        self.request = request
+        last = request.output_token_ids[-1]
+        if last not in eos_token_ids:
+            self._add(self.detokenizer.append([last]))
+        return self.detokenizer.matched_stop is not None
+
+    def finish(self) -> str:
+        """The whole text, with what a stop string that never came had held back."""
+        self._add(self.detokenizer.finish())
+        if self.shown:
+            print(flush=True)
+        return self.text
+
+    def _add(self, piece: str) -> None:
+        self.text += piece
+        if self.shown:
+            print(piece, end="", flush=True)
+
+    def as_dict(self) -> dict:
+        """Plain values; log-probabilities are natural, of the model before any sampling setting."""
+        request = self.request
+
+        def word(token_id: int) -> str:
+            return self.tokenizer.decode([token_id], skip_special_tokens=False)
+
+        found = {
+            "text": self.text,
+            "output_tokens": request.num_output_tokens,
+            "output_token_ids": list(request.output_token_ids),
+            "finish_reason": str(request.finish_reason),
+        }
+        if self.logprobs:
+            found["logprobs"] = [
+                {
+                    "token": word(token_id),
+                    "logprob": one.logprob,
+                    "top": [{"token": word(i), "logprob": value} for i, value in one.top],
+                }
+                for token_id, one in zip(request.output_token_ids, self.logprobs, strict=True)
+            ]
+        return found
 
 
 def _adapter(text: str | None) -> dict[str, str]:
@@ -179,10 +253,11 @@ def _check_context(request, folder) -> None:
         )
 
 
-def _report(request, text, model, dtype, load_s, started_s, json) -> None:
+def _report(answers, model, dtype, load_s, started_s, json) -> None:
     # NOTE: a step's tokens carry the time at which it began; the wall clock knows when it ended.
     total_s = time.perf_counter() - started_s
-    count = request.num_output_tokens
+    request, told = answers[0].request, [answer.as_dict() for answer in answers]
+    count = sum(each["output_tokens"] for each in told)
     print(
         f"[{request.num_prompt_tokens} tokens in, {count} out in {total_s:.2f} s, "
         f"{count / total_s:.0f} tokens/s, ended by {request.finish_reason}; "
@@ -192,13 +267,12 @@ def _report(request, text, model, dtype, load_s, started_s, json) -> None:
     if json:
         print_json(
             {
-                "text": text,
+                **told[0],
                 "model": model,
                 "dtype": dtype,
                 "prompt_tokens": request.num_prompt_tokens,
                 "output_tokens": count,
-                "output_token_ids": list(request.output_token_ids),
-                "finish_reason": str(request.finish_reason),
+                "choices": told,
                 "load_s": load_s,
                 "total_s": total_s,
                 "tokens_per_s": count / total_s,

@@ -107,6 +107,22 @@ def test_generate_reads_standard_input(minserve):
     assert ran.json["output_tokens"] == 1
 
 
+@needs_nano
+def test_generate_gives_several_answers_with_log_probabilities(minserve):
+    sampled = "generate Once --raw --temperature 2 --max-tokens 6 --seed 1 --json"
+    alone = minserve(sampled).ok().json
+    ran = minserve(sampled, "--n", "3", "--logprobs", "2", "--kv-cache-dtype", "int8").ok()
+    texts = [choice["text"] for choice in ran.json["choices"]]
+    assert len(set(texts)) == 3 and ran.out.startswith("\n\n".join(texts))
+    assert ran.json["output_tokens"] == sum(c["output_tokens"] for c in ran.json["choices"])
+    for choice in ran.json["choices"]:
+        assert len(choice["logprobs"]) == choice["output_tokens"]
+        assert all(len(token["top"]) == 2 and token["logprob"] < 0 for token in choice["logprobs"])
+    assert "logprobs" not in alone
+    same = minserve(sampled, "--n", "2").ok().json
+    assert same["choices"][0]["text"] == alone["text"], "the first has the seed that was given"
+
+
 # -- bad input
 
 
