@@ -105,6 +105,8 @@ class SimulatedExecutor:
         return StepResult(tuple(self._tokens(row) if row.sample else () for row in rows), {})
 
     def _tokens(self, row: Row) -> tuple[int, ...]:
+        if not row.num_draft_tokens:  # nearly all rows, and a copy would be dearer than the step
+            return (self._token(row),)
         positions = range(row.output_position, row.output_position + row.num_draft_tokens + 1)
         tokens = [self._token(replace(row, output_position=position)) for position in positions]
         return accepted(row.draft_token_ids, tokens)

@@ -15,12 +15,14 @@ import heapq
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 from minserve.errors import BlockError
 from minserve.kv.blocks import BlockPool
 
 
+@lru_cache(maxsize=1024)  # asked for each request that waits, at every step
 def root_hash(namespace: str, salt: str = "", adapter: str = "") -> bytes:
     """The parent of every first block. Fields are named and length-prefixed, so no two mix."""
     digest = blake2b(b"minserve-prefix-1", digest_size=16)
