@@ -28,6 +28,7 @@ from minserve.loadtest.generator import Pace, send_in_process
 from minserve.loadtest.measures import Objectives, Tally
 from minserve.loadtest.workload import Workload
 from minserve.request import FinishReason, Request
+from minserve.routing.prefix import PrefixRouter
 from minserve.scheduling.admission import Admission, Admit, Defer
 from minserve.scheduling.batching import BatchingPolicy, ContinuousBatching
 from minserve.scheduling.ordering import FirstComeFirstServed, Ordering
@@ -167,7 +168,33 @@ def by_prefix(request: Request, loads: list[int], num_tokens: int = 64) -> int:
     return chosen
 
 
-ROUTERS: dict[str, Router] = {"least-loaded": least_loaded, "prefix": by_prefix}
+class ByCachedPrefix:
+    """The cluster's router, `minserve.routing.prefix`, on the virtual clock: one for each fleet.
+
+    A replica's load is what its unfinished requests may come to compute, as in the cluster.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.prefixes = PrefixRouter(profile.num_blocks, profile.block_size)
+
+    def choose(self, request: Request, replicas: list[_Replica]) -> int:
+        """The index of the replica that computes least for `request`."""
+        cache = replicas[0].client.engine.prefix_cache
+        keys = []
+        if cache:
+            root = cache.root(request.cache_salt, request.adapter)
+            keys = cache.hashes(request.prompt_token_ids, root)
+        loads = {replica: replica.num_tokens for replica in replicas}
+        chosen = self.prefixes.choose(keys, request.num_prompt_tokens, loads)
+        self.prefixes.sent(keys, chosen)
+        return replicas.index(chosen)
+
+
+ROUTERS: dict[str, Callable[[Profile], Router | ByCachedPrefix]] = {
+    "least-loaded": lambda profile: least_loaded,
+    "prefix": lambda profile: by_prefix,
+    "cached-prefix": ByCachedPrefix,
+}
 
 
 class Fleet:
@@ -181,7 +208,7 @@ class Fleet:
         loop: EventLoop,
         make_engine: Callable[[], Engine],
         num_replicas: int = 1,
-        route: Router = least_loaded,
+        route: Router | ByCachedPrefix = least_loaded,
         load_s: float = 0.0,
         has_admission: bool = False,
     ) -> None:
@@ -231,6 +258,8 @@ class Fleet:
         while len(self.replicas) > max(1, count):
             leaving = min(self.replicas, key=lambda replica: replica.num_unfinished)
             self.replicas.remove(leaving)
+            if isinstance(self.route, ByCachedPrefix):
+                self.route.prefixes.forget(leaving)
             if leaving.num_unfinished:
                 self.leaving.append(leaving)
 
@@ -240,16 +269,22 @@ class Fleet:
         self.replicas.append(self._make())
 
     def _choose(self, request: Request, listener: Listener) -> None:
-        loads = [replica.num_unfinished for replica in self.replicas]
-        self._send_to(self.replicas[self.route(request, loads)], request, listener)
+        if isinstance(self.route, ByCachedPrefix):
+            index = self.route.choose(request, self.replicas)
+        else:
+            index = self.route(request, [replica.num_unfinished for replica in self.replicas])
+        self._send_to(self.replicas[index], request, listener)
 
     def _send_to(self, replica: _Replica, request: Request, listener: Listener) -> None:
+        num_tokens = request.max_total_tokens
         replica.num_unfinished += 1
+        replica.num_tokens += num_tokens
         self._replica_of[request.id] = replica
 
         def listen(event: Event) -> None:
             if type(event) is Finished:
                 replica.num_unfinished -= 1
+                replica.num_tokens -= num_tokens
                 self._replica_of.pop(request.id, None)
                 if replica in self.leaving and not replica.num_unfinished:
                     self._count()
@@ -271,7 +306,7 @@ class _Replica:
     def __init__(self, engine: Engine, loop: EventLoop, has_admission: bool = False) -> None:
         self.client = LocalClient(engine, loop)
         self.admission = Admission(engine.log) if has_admission else None
-        self.num_unfinished = 0
+        self.num_unfinished = self.num_tokens = 0
         self._busy_s, self._stepping_since_s = 0.0, None
         self._is_watched = False
 
@@ -344,7 +379,7 @@ class Setup:
             loop,
             self.engine,
             self.num_replicas,
-            ROUTERS[self.router],
+            ROUTERS[self.router](self.profile),
             self.profile.load_s,
             self.has_admission,
         )

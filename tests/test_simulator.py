@@ -69,11 +69,31 @@ def test_prefix_routing_reuses_more_than_least_loaded():
     )  # fmt: skip
     small = replace(SLOW, num_blocks=80)
     hits = {}
-    for router in ("least-loaded", "prefix"):
+    for router in ("least-loaded", "prefix", "cached-prefix"):
         setup = replace(SETUP, profile=small, num_replicas=3, router=router)
         m = run(setup, traffic.calls()).measures()
         hits[router] = m.cached_tokens / m.prompt_tokens
     assert hits["prefix"] > hits["least-loaded"] + 0.1
+    assert hits["cached-prefix"] > hits["least-loaded"] + 0.1
+
+
+def test_cached_prefix_router_forgets_a_replica_that_leaves_and_goes_without_a_cache():
+    loop = EventLoop(VirtualClock())
+    fleet = replace(SETUP, num_replicas=2, router="cached-prefix").fleet(loop)
+    prompt = tuple(range(64))
+    for number in range(2):  # the second finds its prefix, and stays alone
+        fleet.send(Request(f"r{number}", prompt, arrival_s=float(number)))
+    loop.run()
+    known = [fleet.route.prefixes.num_known_blocks(replica) for replica in fleet.replicas]
+    assert sorted(known) == [0, 4]
+    assert [replica.num_tokens for replica in fleet.replicas] == [0, 0]
+    gone = list(fleet.replicas)
+    fleet.scale_to(1)
+    (left,) = fleet.replicas
+    gone.remove(left)
+    assert fleet.route.prefixes.num_known_blocks(gone[0]) == 0
+    uncached = replace(SETUP, num_replicas=2, router="cached-prefix", prefix_caching=False)
+    assert run(uncached, TRAFFIC.calls()).measures().num_ok == 120
 
 
 def test_unknown_router_and_no_replica_are_refused():

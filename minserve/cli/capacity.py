@@ -38,7 +38,9 @@ def capacity(
     goodput: opt.Goodput = None,
     target: Annotated[float, typer.Option(help="Share of requests that must be good.")] = 0.99,
     most: Annotated[int, typer.Option(help="Replicas at most.")] = 32,
-    router: Annotated[str, typer.Option(help="least-loaded or prefix.")] = "least-loaded",
+    router: Annotated[
+        str, typer.Option(help="least-loaded, prefix or cached-prefix.")
+    ] = "least-loaded",
     max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 128,
     token_budget: Annotated[int, typer.Option(help="Most tokens in a step.")] = 2048,
     autoscale: Annotated[

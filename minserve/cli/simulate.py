@@ -57,7 +57,7 @@ def simulate(
     ] = None,
     replicas: Annotated[int, typer.Option(help="Engines.", rich_help_panel=FLEET)] = 1,
     router: Annotated[
-        str, typer.Option(help="least-loaded or prefix.", rich_help_panel=FLEET)
+        str, typer.Option(help="least-loaded, prefix or cached-prefix.", rich_help_panel=FLEET)
     ] = "least-loaded",
     admission: Annotated[
         bool,
