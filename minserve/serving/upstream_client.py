@@ -244,7 +244,8 @@ class UpstreamClient:
         self._post(sent, [Refuse(RETRY_S, why, "upstream_unavailable", True)])
 
     def _fail(self, sent: _Sent, why: Why) -> None:
-        log.warning("request %s failed upstream: %s", sent.request.id, why)
+        # NOTE: not why: an engine may quote what somebody wrote.
+        log.warning("request %s failed upstream: %s", sent.request.id, why.code)
         self.loop.post(partial(self._end_all, sent, FinishReason.ERROR, why))
 
 
@@ -262,7 +263,7 @@ async def _refusal(response: httpx.Response) -> Refuse:
         return Refuse(_retry_after_s(response.headers), why, code, may_become_job=True)
     if status in (400, 413, 422):
         raise UpstreamFailed(Why(said, "upstream_refused", 400))
-    log.error("the upstream answered %d: %s", status, said)
+    log.error("the upstream answered %d", status)
     if status in (401, 403):
         raise UpstreamFailed(Why("the engine does not take the gateway's key", "upstream_key"))
     raise UpstreamFailed(Why(f"the engine answered {status}: {said}"))

@@ -2,7 +2,7 @@
 
 All speak OpenAI's /v1/completions; they differ in what they take beyond it. A field is sent under
 the name and with the meaning it has there, or the request is refused: never left out in silence.
-Fields as of vLLM 0.20 and SGLang 0.5 (their `CompletionRequest`, 2026).
+Fields as in `CompletionRequest` of vLLM 0.32 and SGLang 0.5.9 (2026).
 """
 
 from __future__ import annotations
