@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from minserve.cli.bench_cache import cache
+from minserve.cli.bench_engine import engine
 from minserve.cli.bench_jobs import jobs
 from minserve.cli.bench_loadgen import loadgen
 from minserve.cli.bench_offline import offline
@@ -20,6 +21,7 @@ benchmarks = typer.Typer(
 )
 benchmarks.command()(loadgen)
 benchmarks.command()(offline)
+benchmarks.command()(engine)
 benchmarks.command()(jobs)
 benchmarks.command()(sidechannel)
 benchmarks.command()(cache)
