@@ -10,9 +10,9 @@ from autograder.scoring import regression
 from autograder.scoring.base import Cell, CellScore, Finding, Lab, Open, Session
 from autograder.scoring.lab6 import subjects
 from autograder.scoring.lab6.advice import ADVICE
-from autograder.scoring.lab6.stories import STORIES
+from autograder.scoring.lab6.stories import CRASHES, STORIES
 from autograder.scoring.lab6.world import CLASS, World, draw
-from autograder.scoring.stories import kinds_of, note, play_stories
+from autograder.scoring.stories import findings, kinds_of, note, play_stories
 
 
 def make_world(session: Session, rng: random.Random):
@@ -23,6 +23,10 @@ def make_world(session: Session, rng: random.Random):
 def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
     with open_child() as session:
         play_stories(scored, session, rng, STORIES[scored.grade_id], make_world, ADVICE)
+        if story := CRASHES.get(scored.grade_id):
+            for finding in findings(make_world(session, rng), story.play, rng):
+                if finding.kind in (*story.counts, "raised"):
+                    note(scored, finding, False, ADVICE)
 
 
 def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
@@ -55,6 +59,7 @@ def play_bonus(scored: CellScore, open_child: Open, rng: random.Random) -> None:
 
 
 BONUS = "lab6-bonus-check"
+LONG = {cell: (story,) for cell, story in CRASHES.items()}
 
 LAB = Lab(
     name=subjects.LAB,
@@ -72,7 +77,7 @@ LAB = Lab(
     required=(CLASS,),
     manual={"lab6-explanation": 3.0},
     kinds={
-        **kinds_of(STORIES),
+        **kinds_of({cell: (*each, *LONG.get(cell, ())) for cell, each in STORIES.items()}),
         "lab6-regression-check": regression.kinds_of(tuple(subjects.FAULTY)),
         BONUS: ("waits",),
     },

@@ -243,9 +243,10 @@ def refuse(world: World, job: str, token: Any, wanted: Order, when: str) -> None
         ("fail", ["late"]),
     ):
         told = world.tell(method, job, token, *args)
-        if told is not False or world.store.paid() != paid or world.tell("status", job) != before:
-            world.find("zombie", f"{method}, {when}")
-            return
+        if told is not False or world.store.paid() != paid:
+            return world.find("zombie", f"{method}, {when}")
+    if world.tell("status", job) != before:
+        world.find("zombie", when)
 
 
 def late_workers(world: World, rng: random.Random) -> None:
@@ -289,10 +290,9 @@ def lives_ago(world: World, rng: random.Random) -> None:
         world.now_s += world.lease_s
     refuse(world, job, tokens[-1], wanted, "the job is dead")
     world.tell("redrive", job)
-    for _ in range(world.max_attempts):
+    for token in tokens:
         claim = world.claim(job, wanted)
-        for token in tokens:
-            refuse(world, job, token, wanted, "the job was redriven since")
+        refuse(world, job, token, wanted, "the job was redriven since")
         world.tell("fail", job, claim["token"], "no line")
 
 
@@ -402,15 +402,18 @@ def redriven(world: World, rng: random.Random) -> None:
         none(job, "of a job that is done")
 
 
+# The longest one is played once per cell: it goes through all moments by itself.
+CRASHES = {
+    "lab6-once": Story(crashes, ("paid_twice", "half", "undelivered")),
+    "lab6-accepted": Story(crashes, ("lost", "unpaid", "undelivered")),
+}
 STORIES: dict[str, tuple[Story, ...]] = {
     "lab6-once": (
-        Story(crashes, ("paid_twice", "half", "undelivered")),
         Story(repeats, ("paid_twice", "repeat_refused", "unpaid", "undelivered")),
         Story(retries, ("paid_twice", "key_forgotten", "undelivered")),
         Story(ordinary, ("service",), is_gate=True),
     ),
     "lab6-accepted": (
-        Story(crashes, ("lost", "unpaid", "undelivered")),
         Story(workers_die, ("lost", "unpaid", "undelivered")),
         Story(other_bodies, ("other_body", "undelivered")),
     ),
