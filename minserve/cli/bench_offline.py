@@ -9,6 +9,8 @@ import typer
 
 from minserve.cli.console import Model, out, print_json, size
 
+MOST_REST_BYTES = 300_000_000
+
 
 def offline(
     model: Model = "smollm2",
@@ -91,6 +93,14 @@ def offline(
         f"({size(roofline['weight_bytes'])}) takes {1000 * floor_s:.1f} ms, the least that a "
         f"single-stream token can take."
     )
+    memory = _memory(list(ours.values()), roofline["weight_bytes"])
+    console.print(
+        f"Memory: {size(memory['peak_rss_bytes'])} at most, of which imports "
+        f"{size(memory['imports_bytes'])}, weights {size(memory['weight_bytes'])}, KV pool "
+        f"{size(memory['kv_bytes'])}; {size(memory['rest_bytes'])} more "
+        f"({'holds' if memory['rest_bytes'] <= MOST_REST_BYTES else 'missed'}: at most "
+        f"{size(MOST_REST_BYTES)})."
+    )
     if others is not None and others > QUIET_SHARE:
         console.print(
             f"[yellow]Others used {others:.0%} of the CPU meanwhile: no verdict.[/yellow] "
@@ -104,6 +114,7 @@ def offline(
             "engines": about,
             "results": rows,
             "roofline": roofline,
+            "memory": memory,
             "others_cpu_share": others,
         }
     )
@@ -129,6 +140,20 @@ def _pythons(names: list[str], given: list[str]) -> dict[str, str]:
             )
         pythons.setdefault(name, sys.executable)
     return {name: pythons[name] for name in names}
+
+
+def _memory(ours, weight_bytes: int) -> dict[str, int]:
+    """Where our process's memory went at its peak, in bytes; `rest_bytes` is what nobody named."""
+    last = ours[-1].results[-1]
+    peak = max(each.peak_rss_bytes for each in ours)
+    imports, kv = last["rss_after_imports"], last["kv_bytes"]
+    return {
+        "peak_rss_bytes": peak,
+        "imports_bytes": imports,
+        "weight_bytes": weight_bytes,
+        "kv_bytes": kv,
+        "rest_bytes": max(0, peak - imports - weight_bytes - kv),
+    }
 
 
 def _row(measured, ours, roofline: dict[str, Any]) -> dict[str, Any]:

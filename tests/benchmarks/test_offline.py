@@ -63,3 +63,6 @@ def test_a_run_beside_transformers_compares_the_same_tokens():
         assert row["same_tokens"] == 1.0  # one greedy request: two engines, the same text
         assert row["tokens_per_s"] * row["median_s"] == pytest.approx(128)
     assert report["roofline"]["sum_of_weights_s"] > 0
+    memory = report["memory"]
+    assert sum(memory.values()) - memory["peak_rss_bytes"] >= memory["peak_rss_bytes"]
+    assert min(memory.values()) >= 0 and memory["rest_bytes"] <= 300e6
