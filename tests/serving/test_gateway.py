@@ -12,6 +12,7 @@ import pytest
 from live_server import Characters, Live, events_of, iterate, wait_for
 
 from minserve.cli.gateway import make_gateway
+from minserve.cli.jobs import open_store
 from minserve.cli.serve import EngineSettings
 from minserve.errors import ConfigError
 from minserve.serving.app import create_app
@@ -20,7 +21,7 @@ from minserve.serving.identity import ApiKey, KeyRing, Quota, hash_of
 from minserve.serving.run import Runner, bind, url_of
 from minserve.serving.upstream_client import Upstream
 from minserve.serving.upstream_dialects import DIALECTS
-from minserve.serving.upstream_start import find
+from minserve.serving.upstream_start import check_tokens, find
 
 EVIDENCE = "Evidence:\n- The deposit of Umber Club is 40 EUR.\nQuestion: What is the deposit of Umber Club?"  # noqa: E501
 ASK = {
@@ -134,14 +135,16 @@ KEYS = KeyRing(
 class Gateway:
     """A gateway before `upstream_url`, whose tokens are characters. Use it in a `with`."""
 
-    def __init__(self, upstream_url: str, key: str = "", keys: KeyRing | None = None, **more):
+    def __init__(
+        self, upstream_url: str, key: str = "", keys: KeyRing | None = None, jobs=None, **more
+    ):
         upstream = Upstream(upstream_url, "letters", DIALECTS["minserve"], key, **more)
         model = ServedModel(("letters",), "root/letters", Characters(), 256, 8192)
         self.server = make_gateway(model, upstream, EngineSettings(), keys)
         self._listener = bind("127.0.0.1", 0, has_keys=keys is not None)
         self.url = url_of(self._listener)
         self._ready = threading.Event()
-        self.runner = Runner(create_app(self.server), self.server, self._ready.set)
+        self.runner = Runner(create_app(self.server, jobs), self.server, self._ready.set)
         self._thread = threading.Thread(
             target=self.runner.run, kwargs={"sockets": [self._listener]}, daemon=True
         )
@@ -253,6 +256,21 @@ def test_upstream_that_says_nothing_is_given_up():
         wait_for(gateway.is_idle)
 
 
+def test_chat_becomes_a_job_while_the_upstream_is_away(tmp_path):
+    jobs = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    listener = bind("127.0.0.1", 0, has_keys=False)
+    url = url_of(listener)
+    listener.close()
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    with Gateway(url, jobs=jobs) as gateway, gateway.client() as client:
+        assert client.post("/v1/chat/completions", json=chat).status_code == 503
+        assert jobs.counts().num_open == 0, "nobody asked for a job"
+        prefer = {"prefer": "respond-async"}
+        assert client.post("/v1/chat/completions", json=chat, headers=prefer).status_code == 202
+        assert jobs.counts().num_open == 1
+        wait_for(gateway.is_idle)
+
+
 def test_counts_come_out_right_for_several_choices():
     body = {"prompt": "hello", "n": 2, "max_tokens": 5, "temperature": 1, "stream": True}
     with Live() as upstream, Gateway(upstream.url) as gateway:
@@ -277,6 +295,18 @@ def test_upstream_is_found_by_what_it_says_of_itself():
     with pytest.raises(ConfigError, match=f"{server.url} cannot be reached"):
         find(server.url, wait_s=0.01, say=said.append)
     assert len(said) == 1 and server.url in said[0]
+
+
+def test_another_tokenizer_is_found_out():
+    class Shifted(Characters):
+        def encode(self, text, add_special_tokens=True):
+            return [token + 1 for token in super().encode(text)]
+
+    with Live() as server:
+        upstream, _ = find(server.url)
+        assert check_tokens(upstream, Characters()) is True
+        assert check_tokens(upstream, Shifted()) is False
+    assert check_tokens(upstream, Characters()) is None, "nobody is there to say"
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://u:p@host:1"])
