@@ -71,6 +71,19 @@ LOWER = """\
 CROSS = 'after["qualified"] * before["requests"] < before["qualified"] * after["requests"]'
 PERSONAL = 'personal = request["is_personal"] is not False'
 WAITS = 'waits = request["is_interactive"] is not False'
+MINUTES = """\
+minutes = {}
+        for each in answers:
+            wait_s = each["first_s"] - each["intended_s"]
+            minutes.setdefault(each["intended_s"] // 60, []).append(wait_s)
+        tails = [self._p95(waits_s) for waits_s in minutes.values()]
+        return sum(tails) / len(tails) if tails else None"""
+NOISE = 'after["qualified"] + 1 < before["qualified"] * after["requests"] / before["requests"]'
+EXACT = 'exact_cache = "none" if acts else owner'
+UNSURE_OWNER = """\
+exact_cache = "tenant" if request["is_personal"] else owner
+        exact_cache = "none" if acts else exact_cache"""
+UNSURE_ORDER = 'exact_cache = "none" if request["is_consequential"] is None else owner'
 JOB = "not waits and (deadline_s is None or deadline_s >= JOB_DEADLINE_S)"
 REFUSED = 'not each["refused"] and has_cost'
 RANK = '(cost or 0.0, len(each["changes"]), each["name"])'
@@ -97,6 +110,12 @@ WRONG = [
         "wrong: the mean for the tail",
         lambda: edited(("percentile(values, 0.95) if", "sum(values) / len(values) if")),
         (0, 3, 3, 3, 3, 3),
+    ),
+    row(
+        "wrong: the mean of the minutes' tails",
+        lambda: edited((f"return self._p95([{WAIT}])", MINUTES)),
+        (0, 3, 3, 3, 3, 3),
+        contains="percentiles are never averaged",
     ),
     row(
         "wrong: first tokens of failures",
@@ -198,6 +217,18 @@ WRONG = [
         contains="a mean hides the one that fell",
     ),
     row(
+        "wrong: one answer more or less is noise",
+        lambda: edited((CROSS, NOISE)),
+        (3, 3, 0, 3, 3, 3),
+        contains="a mean hides the one that fell",
+    ),
+    row(
+        "wrong: better than before does not pass",
+        lambda: edited((CROSS, CROSS.replace("<", "!="))),
+        (3, 3, 1, 3, 3, 3),
+        contains="as good as before is good enough",
+    ),
+    row(
         "wrong: what was not checked passes",
         lambda: edited((LOWER, LOWER.replace("True", "False"))),
         (3, 3, 0, 3, 3, 3),
@@ -260,6 +291,30 @@ WRONG = [
         ),
         (3, 3, 3, 0, 3, 3),
         contains="a prefix has its own rule",
+    ),
+    row(
+        "wrong: only what may be personal is the user's",
+        lambda: edited((EXACT, UNSURE_OWNER)),
+        (3, 3, 3, 0, 3, 3),
+        contains="stays with one user",
+    ),
+    row(
+        "wrong: only what may be an order is not kept",
+        lambda: edited((EXACT, UNSURE_ORDER)),
+        (3, 3, 3, 0, 3, 3),
+        contains="never replayed",
+    ),
+    row(
+        "wrong: a block is not enough",
+        lambda: edited(('request["num_shared_tokens"] >=', 'request["num_shared_tokens"] >')),
+        (3, 3, 3, 0, 3, 3),
+        contains="none below a block",
+    ),
+    row(
+        "wrong: jobs are shortened",
+        lambda: edited(('"defer" if is_job else ', "")),
+        (3, 3, 3, 0, 3, 3),
+        contains="jobs are deferred",
     ),
     row(
         "wrong: no deadline is no time",
@@ -347,7 +402,7 @@ WRONG = [
     row(
         "wrong: the dearest",
         lambda: edited((RANK, RANK.replace("cost or 0.0", "-(cost or 0.0)"))),
-        (3, 3, 3, 3, 0, 3),
+        (3, 3, 3, 3, 1, 3),
     ),
     row(
         "wrong: equal ones by name alone",

@@ -83,9 +83,8 @@ def counted(kind: str, when: str, **change: Any):
     def play(world: World, rng: random.Random) -> None:
         good = [world.record(rng.uniform(0, 50), 0.2, 1) for _ in range(rng.randint(5, 9))]
         bad = [world.record(3.0, 0.2, 1, **change) for _ in range(rng.randint(3, 9))]
-        names = ("qualified", "cost_per_qualified")
-        world.check_figures(kind, when, good + bad, *names)
-        world.check_figures(kind, f"{when}, and nothing else", bad, *names)
+        world.check_figures(kind, when, good + bad, "qualified")
+        world.check_figures(kind, f"{when}, and nothing else", bad, "qualified")
 
     return play
 
@@ -97,13 +96,14 @@ def redelivered(world: World, rng: random.Random) -> None:
         records.append(world.record(60.0, 0.2, 1, task=each["task"]))
     failed = world.failure(3.0, rng.choice(FAILURES))
     records += [failed, world.record(4.0, 0.2, 1, task=failed["task"])]
-    names = ("qualified", "cost_per_qualified")
-    world.check_figures("twice", "tasks that were done twice or tried again", records, *names)
+    world.check_figures("twice", "tasks that were done twice or tried again", records, "qualified")
 
 
 def rented(world: World, rng: random.Random) -> None:
     records = [world.record(rng.uniform(0, 50), 0.2, 1) for _ in range(rng.randint(5, 9))]
     world.check_figures("idle", "a replica that was idle for long", records, "cost_per_qualified")
+    failed = [world.failure(3.0, "error")]
+    world.check_figures("idle", "nothing was done rightly", failed, "cost_per_qualified")
 
 
 # -- the gate
@@ -214,17 +214,23 @@ order_job = facts("job", "orders that can wait", ("is_job",), ORDER | NOBODY | {
 waiting = facts("job", "somebody waits", ("is_job",), SOMEBODY, SOMEBODY | {"deadline_s": None})
 no_deadline = facts("job", "nobody waits", ("is_job",), NOBODY | {"deadline_s": None}, NOBODY)
 first = facts("priority", "", ("priority",), SOMEBODY, NOBODY, {"deadline_s": None})
-ladder = facts("overload", "", ("overload",), ORDER | SOMEBODY, ASK, NOBODY)
+ladder = facts(
+    "overload", "", ("overload",), ORDER | SOMEBODY, ASK | SOMEBODY, NOBODY | {"deadline_s": None}
+)
 lengths = facts("prefill", "", ("prefill",), {"num_prompt_tokens": 256}, {"num_prompt_tokens": 257})
 questions = facts("open", "questions for all", ("exact_cache", "prefix_scope"), ASK | OURS)
-UNKNOWN = {"deadline_s": 90.0}
 unknown = facts(
     "unknown",
     "a fact is not known",
-    ("exact_cache", "prefix_scope", "is_job", "overload", "priority"),
-    {**UNKNOWN, "is_personal": None, **ASK},
-    {**UNKNOWN, "is_consequential": None, **SOMEBODY, **MINE},
-    {**UNKNOWN, "is_interactive": None, **MINE},
+    ("exact_cache", "prefix_scope", "overload"),
+    {"is_personal": None} | ASK | SOMEBODY,
+    {"is_consequential": None} | MINE | SOMEBODY,
+)
+unknown_waiting = facts(
+    "unknown",
+    "nobody knows whether somebody waits",
+    ("is_job", "overload", "priority"),
+    {"is_interactive": None, "deadline_s": 90.0},
 )
 
 
@@ -265,10 +271,11 @@ def with_figure(each: Values, name: str, kind: str, value: Any) -> Values:
 
 
 def choose(world: World, rng: random.Random, kind: str, when: str, tempting: list[Values]) -> None:
-    """The cheapest of three good ones is due, whatever tempts beside them."""
+    """One of three good ones is due beside what tempts, and the cheapest if nothing does."""
     good = [measured(world, rng, cost) for cost in (2.0, 3.0, 4.0)]
     told = world.told("recommend", rng.sample([*good, *tempting], 3 + len(tempting)))
-    world.check(kind, type(told) is str and told == good[0]["name"], when)
+    names = [each["name"] for each in (good if tempting else good[:1])]
+    world.check(kind, type(told) is str and told in names, when)
     if tempting:
         told = world.told("recommend", tempting)
         world.check(kind, told is None, f"{when}, and no other")
@@ -290,6 +297,14 @@ def breaks(world: World, rng: random.Random) -> None:
     for name, least in world.objectives["attainment"].items():
         bad = with_figure(cheap, "attainment", name, least * 0.99)
         choose(world, rng, "slow", "one class misses too many deadlines", [bad])
+
+
+def exactly(world: World, rng: random.Random) -> None:
+    draw_objectives(world, rng)
+    each = measured(world, rng, 2.0)
+    each["figures"] |= world.objectives
+    told = world.told("recommend", [each])
+    world.check("slow", told == each["name"], "every promise is kept exactly")
 
 
 def unmeasured(world: World, rng: random.Random) -> None:
@@ -360,12 +375,14 @@ STORIES: dict[str, tuple[Story, ...]] = {
         Story(first, ("priority",)),
         Story(ladder, ("overload",)),
         Story(unknown, ("unknown",)),
+        Story(unknown_waiting, ("unknown",)),
         Story(lengths, ("prefill",), is_gate=True),
         Story(questions, ("open",), is_gate=True),
     ),
     "capstone-choice": (
         Story(refused, ("refused",)),
         Story(breaks, ("slow",)),
+        Story(exactly, ("slow",)),
         Story(unmeasured, ("unmeasured", "no_cost")),
         Story(ties, ("ties",), is_gate=True),
         Story(plain_choice, ("cheapest",), is_gate=True),

@@ -97,7 +97,7 @@ class World:
             "is_personal": self.rng.random() < 0.5,
             "is_consequential": self.rng.random() < 0.5,
             "num_prompt_tokens": self.rng.choice((20, 256, 257, self.rng.randint(300, 4000))),
-            "num_shared_tokens": self.rng.choice((16, self.rng.randint(17, 200))),
+            "num_shared_tokens": self.rng.randint(17, 200),
             "deadline_s": self.rng.choice((self.rng.uniform(0.5, 29.0), 30.0, 90.0)),
         }
         return made | other
