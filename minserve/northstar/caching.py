@@ -208,10 +208,7 @@ def banking_file() -> Path | None:
     """Banking77's test.csv (Casanueva et al., 2020), from MINSERVE_BANKING77 or beside the
     repository; None where it is absent.
     """
-    places = [
-        PACKAGE.parent.parent / "shared/semantic/banking77",
-        Path("/work/shared/semantic/banking77"),
-    ]
+    places = [PACKAGE.parent.parent / "shared/semantic/banking77"]
     if given := os.environ.get(BANKING):
         places = [Path(given)]
     for place in places:
