@@ -407,7 +407,7 @@ def _warnings(ring: KeyRing | None, demo_keys: bool, prefix_scope: str) -> list[
     if ring is None:
         warnings.append("no API keys: anybody on this machine may use it, as one tenant")
     if demo_keys:
-        warnings.append("demo keys are published with minserve: for demonstrations only")
+        warnings.append("demo keys are published, in data/northstar/demo_keys.json: for demonstrations only")
     if prefix_scope in ("application", "global"):
         warnings.append(
             f"prefix scope {prefix_scope}: tenants can tell from timing what others have sent"
@@ -452,7 +452,7 @@ def _panel(
         ("shell", f"curl {url}/v1/chat/completions -H 'content-type: application/json'{header}"),
         ("", f"  -d '{body}'"),
         ("Python", f'OpenAI(base_url="{url}/v1", api_key="{key}")'),
-        ("terminal", f"minserve chat --url {url}"),
+        ("terminal", f"minserve chat --url {url}" + ("" if ring is None else " --key $KEY")),
     ):
         end = " \\" if name == "shell" else ""
         console.print(f"{name:9}{line}{end}", soft_wrap=True, markup=False)
