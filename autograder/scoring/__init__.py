@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.scoring import lab1, lab2, lab3, lab4, lab5, lab6
+from autograder.scoring import capstone, lab1, lab2, lab3, lab4, lab5, lab6
 from autograder.scoring.base import Lab
 from minserve.errors import ConfigError
 
@@ -13,6 +13,7 @@ LABS: dict[str, Lab] = {
     "lab4": lab4.LAB,
     "lab5": lab5.LAB,
     "lab6": lab6.LAB,
+    "capstone": capstone.LAB,
 }
 
 
