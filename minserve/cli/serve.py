@@ -407,7 +407,8 @@ def _warnings(ring: KeyRing | None, demo_keys: bool, prefix_scope: str) -> list[
     if ring is None:
         warnings.append("no API keys: anybody on this machine may use it, as one tenant")
     if demo_keys:
-        warnings.append("demo keys are published, in data/northstar/demo_keys.json: for demonstrations only")
+        where = "data/northstar/demo_keys.json"
+        warnings.append(f"demo keys are published, in {where}: for demonstrations only")
     if prefix_scope in ("application", "global"):
         warnings.append(
             f"prefix scope {prefix_scope}: tenants can tell from timing what others have sent"
