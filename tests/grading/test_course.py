@@ -167,7 +167,7 @@ def test_one_submission_that_cannot_be_read_is_one_line_and_exit_code_two(graded
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["grade", "lab9"], "the labs are: lab3"),
+        (["grade", "lab9"], "the labs are: lab1, lab2, lab3"),
         (["grade", "lab3", "--student", "nobody"], "no student 'nobody'"),
         (["grade", "lab3", "--roster", "/nowhere.csv"], "student_id,last_name,first_name"),
         (["grade", "lab3", "--submissions", "/nowhere"], "one folder per student"),

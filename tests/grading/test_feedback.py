@@ -92,7 +92,18 @@ def test_no_page_holds_the_solution_or_a_path(tmp_path, name):
 def test_a_persons_comment_and_a_correction_are_on_the_page(tmp_path):
     result = result_of("right: the solution", tmp_path)
     standing = Standing(
-        "ann", "A", "Ann", "", LAB, result, None, 1, 17.0, 2.5, ("lab3-storm",), 2.0, 17.5
+        "ann",
+        "A",
+        "Ann",
+        "",
+        LAB,
+        result,
+        days_late=1,
+        automatic=17.0,
+        by_hand=2.5,
+        corrected=("lab3-storm",),
+        penalty=2.0,
+        total=17.5,
     )
     page = feedback.page(standing, {"lab3-explanation": "Good, <b>but</b> short."})
     assert "Good, &lt;b&gt;but&lt;/b&gt; short." in page

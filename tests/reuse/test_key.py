@@ -70,7 +70,7 @@ def plain(query: Query) -> dict:
 
 
 def test_the_reference_keeps_every_rule_of_the_suite():
-    verdicts = examine(suite_of("cache_key"), CanonicalKey)
+    verdicts = examine(suite_of("cache_key"), KEY.of)
     assert [v for v in verdicts if v.state != KEPT] == []
 
 
