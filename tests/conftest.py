@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,26 +38,10 @@ def require_debian() -> Callable[[str, str], str]:
 
 
 @pytest.fixture(scope="session")
-def redis_url(require_debian, tmp_path_factory):
+def redis_url(require_debian):
     """A redis-server of this test run's own, on a Unix socket, without a file on disk."""
-    import redis
+    from minserve.cli.temporary_redis import temporary_redis
 
-    binary = require_debian("redis-server", "redis-server")
-    folder = tmp_path_factory.mktemp("redis")
-    socket = folder / "redis.sock"
-    command = [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", folder]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    client = redis.Redis(unix_socket_path=str(socket))
-    try:
-        for _ in range(500):
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                assert server.poll() is None, "redis-server did not start"
-                time.sleep(0.02)
-        yield f"unix://{socket}"
-    finally:
-        client.close()
-        server.terminate()
-        server.wait(10)
+    require_debian("redis-server", "redis-server")
+    with temporary_redis() as url:
+        yield url

@@ -8,7 +8,6 @@ import importlib.util
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,6 +130,7 @@ def demo(
     """
     from minserve.benchmarks import cluster as measured
     from minserve.cli.serve import _demo_keys
+    from minserve.cli.temporary_redis import temporary_redis
     from minserve.serving.identity import KeyRing
 
     _require_ray()
@@ -230,9 +230,9 @@ def make_gateway(
     """Deploy the replicas and make the gateway before them, to be run. Ray must be running."""
     from dataclasses import replace
 
-    from minserve.cli.serve import BLOCK_SIZE, make_server
+    from minserve.cli.serve import BLOCK_SIZE, make_server, names_of
     from minserve.models.config import ModelConfig
-    from minserve.models.registry import ALIASES, resolve
+    from minserve.models.registry import resolve
     from minserve.models.tokenizer import Tokenizer
     from minserve.routing.cluster import deploy
     from minserve.serving.calls import ServedModel
@@ -245,11 +245,7 @@ def make_gateway(
     handle = deploy(functools.partial(make_server, engine), settings)
     told = handle.options(method_name="describe").remote().result(timeout_s=120)
     served = ServedModel(
-        names=tuple(
-            dict.fromkeys(
-                [folder.name, *(a for a, n in ALIASES.items() if n == folder.name), engine.model]
-            )
-        ),
+        names=names_of(folder, engine),
         root=str(folder),
         tokenizer=Tokenizer(folder),
         vocab_size=ModelConfig.from_folder(folder).vocab_size,
@@ -300,39 +296,6 @@ def _scale_to(engine: EngineSettings, settings: ClusterSettings, count: int) -> 
     from minserve.routing.cluster import deploy
 
     deploy(functools.partial(make_server, engine), replace(settings, num_replicas=count))
-
-
-@contextlib.contextmanager
-def temporary_redis() -> Iterator[str]:
-    """The address of a Redis of this command's own; empty where Redis is not installed."""
-    import shutil
-    import subprocess
-    import time
-
-    binary = shutil.which("redis-server")
-    if binary is None:
-        yield ""
-        return
-    import redis
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/redis.sock"
-        command = [binary, "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            client, end_s = redis.Redis(unix_socket_path=path), time.monotonic() + 10
-            while True:
-                try:
-                    client.ping()
-                    break
-                except redis.ConnectionError:
-                    if time.monotonic() > end_s:
-                        raise ConfigError("redis-server did not start", "see its log") from None
-                    time.sleep(0.02)
-            yield f"unix://{path}"
-        finally:
-            server.terminate()
-            server.wait(10)
 
 
 def northstar_keys() -> dict[str, str]:

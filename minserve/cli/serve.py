@@ -235,7 +235,7 @@ def make_server(
     from minserve.events import EventLog
     from minserve.execution.torch_executor import TorchExecutor, num_blocks_for
     from minserve.models.config import ModelConfig
-    from minserve.models.registry import ALIASES, resolve
+    from minserve.models.registry import resolve
     from minserve.reuse.key import ModelTuple
     from minserve.scheduling.admission import Admission
     from minserve.scheduling.batching import DynamicBatching, StaticBatching
@@ -304,10 +304,8 @@ def make_server(
             service = make_cache(service, model)
         return parts.service(service) if parts else service
 
-    aliases = [alias for alias, name in ALIASES.items() if name == folder.name]
-    names = [folder.name, *aliases, settings.model, str(folder)]
     served = ServedModel(
-        names=tuple(dict.fromkeys([settings.served_name, *names][settings.served_name is None :])),
+        names=names_of(folder, settings),
         root=str(folder),
         tokenizer=tokenizer,
         vocab_size=config.vocab_size,
@@ -315,6 +313,15 @@ def make_server(
         created=int((folder / "config.json").stat().st_mtime),
     )
     return Server(served, make_service, keys, salts or Salts(), limits or Limits())
+
+
+def names_of(folder: Path, settings: EngineSettings) -> tuple[str, ...]:
+    """What the model in `folder` answers to; the first is its own name, or the one given."""
+    from minserve.models.registry import ALIASES
+
+    aliases = [alias for alias, name in ALIASES.items() if name == folder.name]
+    given = [settings.served_name] if settings.served_name else []
+    return tuple(dict.fromkeys([*given, folder.name, *aliases, settings.model, str(folder)]))
 
 
 def cache_maker(

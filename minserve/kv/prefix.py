@@ -38,6 +38,20 @@ def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
 
 
+def block_hashes(
+    token_ids: Sequence[int],
+    parent: bytes,
+    block_size: int,
+    hash_block: Callable[[bytes, Sequence[int]], bytes] = block_hash,
+) -> list[bytes]:
+    """The chained keys of the full blocks of `token_ids`, which follow block `parent`."""
+    result = []
+    for start in range(0, len(token_ids) - block_size + 1, block_size):
+        parent = hash_block(parent, token_ids[start : start + block_size])
+        result.append(parent)
+    return result
+
+
 @dataclass(slots=True)
 class _Entry:
     block: int
@@ -85,11 +99,7 @@ class PrefixCache:
 
     def hashes(self, token_ids: Sequence[int], parent: bytes) -> list[bytes]:
         """The chained keys of the full blocks of `token_ids`, which follow block `parent`."""
-        size, result = self.pool.block_size, []
-        for start in range(0, len(token_ids) - size + 1, size):
-            parent = self._hash_block(parent, token_ids[start : start + size])
-            result.append(parent)
-        return result
+        return block_hashes(token_ids, parent, self.pool.block_size, self._hash_block)
 
     def match(
         self, token_ids: Sequence[int], hashes: Sequence[bytes], root: bytes = b""

@@ -1,4 +1,4 @@
-"""What stands in the engine's place where the engine is many: the gateway's side of a wire."""
+"""What stands in the engine's place where the engine is many: the gateway's side of a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray.serve.exceptions import RayServeException
 
 from minserve.clock import WallClock
 from minserve.errors import ExecutorFailed
-from minserve.kv.prefix import block_hash, root_hash
+from minserve.kv.prefix import block_hashes, root_hash
 from minserve.request import FinishReason, Request
 from minserve.reuse.key import Wording
 from minserve.routing import wire
@@ -109,13 +109,8 @@ class ClusterEngine:
 
     def keys_of(self, request: Request) -> tuple[bytes, ...]:
         """The keys under which replicas cache the request's blocks: salted, as there."""
-        keys, size = [], self._block_size
-        parent = root_hash(self._namespace, request.cache_salt, request.adapter)
-        tokens = request.prompt_token_ids
-        for start in range(0, len(tokens) - size + 1, size):
-            parent = block_hash(parent, tokens[start : start + size])
-            keys.append(parent)
-        return tuple(keys)
+        root = root_hash(self._namespace, request.cache_salt, request.adapter)
+        return tuple(block_hashes(request.prompt_token_ids, root, self._block_size))
 
     async def _carry(
         self,

@@ -71,7 +71,7 @@ class Pool:
 
 def engine(variant):
     source = notebooks.source_cells(LAB.name)["lab3-engine"]
-    return subjects.build(planting.plant(source, variant))
+    return subjects.SUBJECTS.build(planting.plant(source, variant))
 
 
 def vector(engine_class, seed):
@@ -86,7 +86,7 @@ def test_the_untouched_engine_earns_nothing_whatever_the_seed(variant):
 
 
 def test_every_right_way_earns_everything_whatever_the_seed():
-    for name, right in subjects.right():
+    for name, right in subjects.SUBJECTS.right:
         got = {tuple(vector(right, seed)) for seed in SEEDS}
         assert got == {(4.0, 4.0, 3.0, 3.0)}, name
 
@@ -104,9 +104,9 @@ def test_right_engines_pass_and_faulty_ones_fail_the_models_regression_test():
     namespace = {}
     exec(planting.plant(notebooks.source_cells(LAB.name)["lab3-regression"], None), namespace)
     test = namespace["test_cancellation"]
-    for _, right in subjects.right():
+    for _, right in subjects.SUBJECTS.right:
         test(bench()(right))
-    for name, (faulty, _) in subjects.faulty().items():
+    for name, (faulty, _) in subjects.SUBJECTS.faulty.items():
         with pytest.raises(Exception):  # noqa: B017  the pool's error is a failure too
             test(bench()(faulty))
             pytest.fail(name)

@@ -43,12 +43,12 @@ def test_each_planted_fault_alone_costs_points(name):
 
 
 def test_right_caches_pass_and_faulty_ones_fail_the_models_regression_test():
-    namespace = dict(subjects.namespace_of("lab4-bench"))
+    namespace = dict(subjects.bench())
     exec(planting.plant(notebooks.source_cells(LAB.name)["lab4-regression"], None), namespace)
     test, bench = namespace["test_prefixes"], namespace["bench"]
-    for _, right in subjects.right():
+    for _, right in subjects.SUBJECTS.right:
         test(bench(right))
-    for name, (faulty, _) in subjects.faulty().items():
+    for name, (faulty, _) in subjects.SUBJECTS.faulty.items():
         with pytest.raises(AssertionError):
             test(bench(faulty))
             pytest.fail(name)
@@ -75,15 +75,16 @@ def share(times):
 @pytest.mark.parametrize("variant", LAB.variants)
 def test_the_replay_shows_the_incident_of_every_variant(variant):
     """A stranger tells by the clock what was sent, and some blocks hold something else."""
-    replay = subjects.namespace_of("lab4-bench")["replay_monday"]
-    times, wrong = replay(subjects.build("".join(cell(released(variant), "lab4-cache")["source"])))
+    replay = subjects.bench()["replay_monday"]
+    source = "".join(cell(released(variant), "lab4-cache")["source"])
+    times, wrong = replay(subjects.SUBJECTS.build(source))
     assert share(times["Globex"]) > 0.7 and share(times["colleague"]) > 0.99
     assert "another salt's block" in wrong and len(wrong) >= 2
 
 
-@pytest.mark.parametrize("name, right", subjects.right())
+@pytest.mark.parametrize("name, right", subjects.SUBJECTS.right)
 def test_the_replay_of_a_right_cache_is_a_coin_to_strangers_alone(name, right):
-    times, wrong = subjects.namespace_of("lab4-bench")["replay_monday"](right)
+    times, wrong = subjects.bench()["replay_monday"](right)
     assert 0.35 < share(times["Globex"]) < 0.65 and share(times["colleague"]) > 0.99
     assert wrong == {}
 

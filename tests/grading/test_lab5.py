@@ -44,12 +44,12 @@ def test_each_planted_fault_alone_costs_points(name):
 
 
 def test_right_caches_pass_and_faulty_ones_fail_the_models_regression_test():
-    namespace = dict(subjects.namespace_of("lab5-bench"))
+    namespace = dict(subjects.bench())
     exec(planting.plant(notebooks.source_cells(LAB.name)["lab5-regression"], None), namespace)
     test, bench = namespace["test_reuse"], namespace["bench"]
-    for _, right in subjects.right():
+    for _, right in subjects.SUBJECTS.right:
         test(bench(right))
-    for name, (faulty, _) in subjects.faulty().items():
+    for name, (faulty, _) in subjects.SUBJECTS.faulty.items():
         with pytest.raises(AssertionError):
             test(bench(faulty))
             pytest.fail(name)
@@ -73,16 +73,16 @@ def test_public_tests_fail_on_every_variant_and_say_why(variant):
 @pytest.mark.parametrize("variant", LAB.variants)
 def test_the_replay_shows_the_incident_of_every_variant(variant):
     """A splendid hit rate, and wrong answers of several kinds: as the report says."""
-    replay = subjects.namespace_of("lab5-bench")["replay_friday"]
+    replay = subjects.bench()["replay_friday"]
     source = "".join(cell(released(variant), "lab5-cache")["source"])
-    asked, served, wrong = replay(subjects.build(source))
+    asked, served, wrong = replay(subjects.SUBJECTS.build(source))
     assert served / asked > 0.7 and len(wrong) >= 4
     assert {"not what was asked", "not complete"} <= set(wrong)
 
 
-@pytest.mark.parametrize("name, right", subjects.right())
+@pytest.mark.parametrize("name, right", subjects.SUBJECTS.right)
 def test_the_replay_of_a_right_cache_has_nothing_wrong_and_still_hits(name, right):
-    asked, served, wrong = subjects.namespace_of("lab5-bench")["replay_friday"](right)
+    asked, served, wrong = subjects.bench()["replay_friday"](right)
     assert wrong == {} and served / asked > 0.3
 
 

@@ -7,7 +7,7 @@ import pytest
 from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.execution.simulated import SimulatedExecutor
-from minserve.kv.prefix import block_hash, root_hash
+from minserve.kv.prefix import block_hashes, root_hash
 from minserve.request import Request, SamplingParams
 from minserve.routing.prefix import PrefixRouter
 from minserve.simulator import Fleet
@@ -16,11 +16,7 @@ SIZE = 16
 
 
 def keys_of(tokens, salt=""):
-    parent, keys = root_hash("model", salt), []
-    for start in range(0, len(tokens) - SIZE + 1, SIZE):
-        parent = block_hash(parent, tokens[start : start + SIZE])
-        keys.append(parent)
-    return keys
+    return block_hashes(tokens, root_hash("model", salt), SIZE)
 
 
 PROMPT = list(range(4 * SIZE))

@@ -29,8 +29,8 @@ def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> 
         open_child,
         "test_cancellation",
         subjects.INTERFACE,
-        subjects.right(),
-        subjects.faulty(),
+        subjects.SUBJECTS.right,
+        subjects.SUBJECTS.faulty,
     )
 
 

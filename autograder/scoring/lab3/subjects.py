@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
-from autograder import planting
 from autograder.harness import RemoteError
-from autograder.notebooks import source_cells
 from autograder.scoring.regression import Interface
-from minserve.errors import ConfigError
+from autograder.scoring.subjects import Subjects
 from minserve.kv.blocks import BlockPool
 
 LAB = "lab3_cancellation_leak"
@@ -56,40 +53,7 @@ FAULTY = {
 }
 
 
-def solution() -> str:
-    """The engine cell of the solution, without markers."""
-    return planting.plant(source_cells(LAB)["lab3-engine"], None)
-
-
-def build(source: str) -> type:
-    """The class that a trusted source defines."""
-    namespace: dict[str, Any] = {"__name__": __name__}
-    exec(compile(source_cells(LAB)["lab3-setup"], "<setup>", "exec"), namespace)
-    exec(compile(source, "<engine>", "exec"), namespace)
-    return namespace["CancellableEngine"]
-
-
-@lru_cache
-def right() -> tuple[tuple[str, type], ...]:
-    """Correct engines, written differently."""
-    from autograder.bank import right_sources
-
-    return (
-        ("the solution", build(solution())),
-        *((name, build(source)) for name, source in right_sources(LAB).items()),
-    )
-
-
-@lru_cache
-def faulty() -> dict[str, tuple[type, str]]:
-    """name -> (engine with that one fault, what it does in words)."""
-    made = {}
-    for name, (words, old, new) in FAULTY.items():
-        source = solution()
-        if source.count(old) != 1:
-            raise ConfigError(f"the solution of {LAB} changed: cannot plant {name!r}")
-        made[name] = (build(source.replace(old, new)), words)
-    return made
+SUBJECTS = Subjects(LAB, "lab3-setup", "lab3-engine", "CancellableEngine", FAULTY)
 
 
 def make_bench(engine_class: type, num_blocks: Any = None, block_size: Any = 4) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> 
         open_child,
         "test_reuse",
         subjects.INTERFACE,
-        subjects.right(),
-        subjects.faulty(),
+        subjects.SUBJECTS.right,
+        subjects.SUBJECTS.faulty,
     )
 
 
