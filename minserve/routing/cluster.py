@@ -164,7 +164,7 @@ def deploy(make_server: Callable[[], Any], settings: ClusterSettings) -> Any:
                 metrics_interval_s=1.0,
                 look_back_period_s=2.0,
                 upscale_delay_s=0.0,
-                downscale_delay_s=10.0,
+                downscale_delay_s=0.0,  # the rule waits by itself until it has been calm
             )
         }
     router = RequestRouterConfig(

@@ -90,6 +90,10 @@ class PrefixRequestRouter(FIFOMixin, RequestRouter):
         return [replica_id.unique_id for replica_id in self.curr_replicas]
 
 
+LOOK_EVERY_S = 2.5
+"""Ray asks ten times a second; the rule counts the looks at which nothing was to be done."""
+
+
 @dataclass
 class Autoscaler:
     """`OnBacklog` as Ray Serve's scaling policy; `num_warm` more than it asks for are kept."""
@@ -98,28 +102,36 @@ class Autoscaler:
     drain_s: float
     num_warm: int = 0
     _rule: OnBacklog = field(init=False)
+    _looked_s: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
         self._rule = OnBacklog(self.tokens_per_s, self.drain_s)
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
         """The number of replicas there should be, and Ray's own state, unchanged."""
+        wanted = context.target_num_replicas
+        if context.current_time - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = context.current_time
+            wanted = self._rule(self._signals(context)) + self.num_warm
+        low, high = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
+        return min(high, max(low, wanted)), context.policy_state
+
+    def _signals(self, context: Any) -> Signals:
+        """What the rule looks at. The warm replicas are not its affair: it would add to them."""
         told = context.aggregated_metrics or {}
 
         def each(name: str) -> list[float]:
             return list(told.get(name, {}).values()) or [0.0]
 
-        current = max(1, context.current_num_replicas)
-        signals = Signals(
-            now_s=context.current_time or 0.0,
+        current = max(1, context.current_num_replicas - self.num_warm)
+        target = max(1, context.target_num_replicas - self.num_warm)
+        return Signals(
+            now_s=context.current_time,
             num_replicas=current,
-            num_loading=max(0, context.target_num_replicas - current),
+            num_loading=max(0, target - current),
             queued_tokens=int(sum(each("queued_tokens"))),
             oldest_wait_s=max(each("oldest_wait_s")),
             num_running=int(sum(each("num_running"))),
             kv_pressure=max(each("kv_pressure")),
             utilisation=0.0,
         )
-        wanted = max(1, self._rule(signals)) + self.num_warm
-        low, high = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
-        return min(high, max(low, wanted)), context.policy_state

@@ -108,28 +108,50 @@ def test_metrics_of_replicas_are_added_up_and_shares_are_not():
     ]
 
 
-def context(current, target=None, **metrics):
+def context(current, target=None, now_s=0.0, **metrics):
     return SimpleNamespace(
         aggregated_metrics={name: dict(enumerate(values)) for name, values in metrics.items()},
         current_num_replicas=current,
         target_num_replicas=target or current,
-        current_time=0.0,
+        current_time=now_s,
         capacity_adjusted_min_replicas=1,
         capacity_adjusted_max_replicas=8,
         policy_state={},
     )
 
 
-def test_replicas_are_added_for_queued_tokens_an_old_queue_or_a_full_cache_and_some_kept_warm():
-    def wanted(warm=0, **metrics):
-        return Autoscaler(tokens_per_s=100, drain_s=2, num_warm=warm)(context(2, **metrics))[0]
+def test_replicas_are_added_for_queued_tokens_an_old_queue_or_a_full_cache():
+    def wanted(**metrics):
+        return Autoscaler(tokens_per_s=100, drain_s=2)(context(2, **metrics))[0]
 
     assert wanted(queued_tokens=[0, 0], kv_pressure=[0.6, 0.6]) == 2
     assert wanted(queued_tokens=[700, 100]) == 4
     assert wanted(oldest_wait_s=[0, 3]) == 3
     assert wanted(kv_pressure=[0.2, 0.95]) == 3
-    assert wanted(warm=1, queued_tokens=[0, 0], kv_pressure=[0.6, 0.6]) == 3
     assert wanted(queued_tokens=[10**6]) == 8, "never more than allowed"
+
+
+def looks(scaler, count, every_s, current=3, **metrics):
+    """Every number of replicas asked for, where Ray always does as it is told."""
+    told = []
+    for number in range(count):
+        current = scaler(context(current, now_s=number * every_s, **metrics))[0]
+        told.append(current)
+    return told
+
+
+def test_replicas_are_taken_away_one_by_one_once_it_has_been_calm_however_often_ray_asks():
+    scaler = Autoscaler(tokens_per_s=100, drain_s=2)
+    assert looks(scaler, 9, 2.5) == [3, 3, 3, 2, 2, 2, 2, 1, 1]
+    often = looks(Autoscaler(tokens_per_s=100, drain_s=2), 60, 0.1)
+    assert set(often) == {3}, "six seconds are not calm yet"
+
+
+def test_warm_replicas_are_kept_beyond_the_need_and_do_not_breed():
+    assert looks(Autoscaler(100, 2, num_warm=1), 20, 2.5, current=2) == [2] * 20
+    assert looks(Autoscaler(100, 2, num_warm=1), 20, 2.5, current=4)[-1] == 2
+    scaler = Autoscaler(100, 2, num_warm=1)
+    assert scaler(context(2, queued_tokens=[300, 0]))[0] == 3
 
 
 # -- real ones
