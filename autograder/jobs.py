@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import resource
 import shutil
 import signal
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 
 from nbgrader.api import MissingEntry
 
@@ -49,12 +53,10 @@ class Graded:
 
 
 class Desk:
-    """The little course in which one job grades."""
+    """The little course, in a new folder in `run`, in which one job grades."""
 
-    def __init__(self, course: Course, lab: Lab, number: int) -> None:
-        root = course.root / "work" / f"job-{number}"
-        shutil.rmtree(root, ignore_errors=True)
-        root.mkdir(parents=True, mode=0o700)
+    def __init__(self, course: Course, lab: Lab, run: Path) -> None:
+        root = Path(tempfile.mkdtemp(prefix="job-", dir=run))
         for name in ("secret", "offering", "course.toml"):
             if (course.root / name).exists():
                 shutil.copy(course.root / name, root / name)
@@ -131,25 +133,29 @@ def copy_database(source: Path, target: Path) -> None:
 
 def run(course: Course, lab: Lab, tasks: Sequence[Task], jobs: int) -> Iterator[Graded]:
     """Grade all tasks, as they are done. With one job it happens in this process."""
+    work = course.root / "work"
+    shutil.rmtree(work, ignore_errors=True)  # what a killed run has left
+    work.mkdir(mode=0o700, exist_ok=True)
+    # NOTE: a name of its own, since a job of a killed run may still be at its last breath
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=work))
     try:
         if jobs <= 1 or len(tasks) <= 1:
-            desk = Desk(course, lab, 1) if tasks else None
+            desk = Desk(course, lab, folder) if tasks else None
             for task in tasks:
                 yield desk.grade(task)
         else:
-            yield from _run_side_by_side(course, lab, tasks, min(jobs, len(tasks)))
+            yield from _run_side_by_side(course, lab, tasks, min(jobs, len(tasks)), folder)
     finally:
-        shutil.rmtree(course.root / "work", ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 class _Job:
     """A process that grades, and the pipe to it."""
 
-    def __init__(self, course: Course, lab: Lab, number: int) -> None:
+    def __init__(self, course: Course, lab: Lab, run: Path) -> None:
         context = multiprocessing.get_context("spawn")
-        self.number = number
         self.pipe, theirs = context.Pipe()
-        arguments = (str(course.root), lab.name, number, theirs)
+        arguments = (course.root, lab.name, run, theirs)
         self.process = context.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
@@ -168,9 +174,15 @@ class _Job:
         self.pipe.close()
 
 
-def _serve(root: str, lab_name: str, number: int, pipe: Connection) -> None:
-    """A job's whole life: it ends when the run hangs up."""
+def _end_with(run: BaseProcess) -> None:
+    run.join()
+    os._exit(1)
+
+
+def _serve(root: Path, lab_name: str, run: Path, pipe: Connection) -> None:
+    """A job's whole life: it ends when the run hangs up, and at once when the run is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's to handle
+    Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     desk = None
     while True:
         try:
@@ -178,15 +190,15 @@ def _serve(root: str, lab_name: str, number: int, pipe: Connection) -> None:
         except EOFError:
             return
         lab = scoring.find(lab_name)
-        desk = desk or Desk(Course.open(root), lab, number)
+        desk = desk or Desk(Course.open(root), lab, run)
         pipe.send(desk.grade(task))
 
 
 def _run_side_by_side(
-    course: Course, lab: Lab, tasks: Sequence[Task], jobs: int
+    course: Course, lab: Lab, tasks: Sequence[Task], jobs: int, run: Path
 ) -> Iterator[Graded]:
     left = list(reversed(tasks))
-    team = [_Job(course, lab, number) for number in range(1, jobs + 1)]
+    team = [_Job(course, lab, run) for _ in range(jobs)]
     try:
         for job in team:
             job.give(left.pop())
@@ -204,7 +216,7 @@ def _run_side_by_side(
                 if lost:
                     graded = failed(lab, job.task.student, lost)
                     job.stop()  # NOTE: another one takes its place in the team
-                    team[team.index(job)] = job = _Job(course, lab, job.number)
+                    team[team.index(job)] = job = _Job(course, lab, run)
                 if graded is None:
                     continue
                 job.task = None
