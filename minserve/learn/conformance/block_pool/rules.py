@@ -1,4 +1,4 @@
-"""The rules of a block pool, method by method: allocate, append, share, release.
+"""The rules of a block pool, method by method.
 
 The last rule of each step is the strongest: on every short sequence of calls, each table must read
 back exactly the tokens that were written through it.
@@ -6,13 +6,14 @@ back exactly the tokens that were written through it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-from minserve.errors import BlockError, MinserveError, OutOfBlocks
-from minserve.kv.blocks import BlockCopy
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.errors import BlockError, OutOfBlocks
+from minserve.learn.conformance import Rule
+from minserve.learn.conformance.block_pool.histories import play, sequences
+from minserve.learn.conformance.block_pool.tried import Tried, blocks_for
 
 RULES: list[Rule] = []
 
@@ -27,121 +28,8 @@ def rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]
     return add
 
 
-class Tried:
-    """A pool under test. Writes every call down, so that a broken rule can show the way there."""
-
-    def __init__(self, make: Callable[[int, int], Any], num_blocks: int, block_size: int) -> None:
-        self.lines = [f"pool = BlockPool(num_blocks={num_blocks}, block_size={block_size})"]
-        self.num_blocks, self.block_size = num_blocks, block_size
-        self.tables: dict[str, list[int]] = {}
-        self.pool = self._call(lambda: make(num_blocks, block_size))
-
-    def fail(self, what: str) -> None:
-        """The rule is broken."""
-        raise BrokenRule(what, self.lines)
-
-    def allocate(self, name: str, num_tokens: int) -> list[int]:
-        """`name = pool.allocate(num_tokens)`, which must succeed."""
-        self.lines.append(f"{name} = pool.allocate({num_tokens})")
-        table = self._must(lambda: self.pool.allocate(num_tokens))
-        self._note(table)
-        return self._new_table(name, table)
-
-    def append(self, name: str, held: int, new: int) -> list[BlockCopy]:
-        """`copies = pool.append(name, held, new)`, which must succeed."""
-        self.lines.append(f"copies = pool.append({name}, num_held={held}, num_new={new})")
-        table = self.tables[name]
-        copies = self._must(lambda: self.pool.append(table, held, new))
-        self.lines[-1] += f"   # {name} is now {table}"
-        if copies is None or not isinstance(copies, (list, tuple)):
-            self.fail(f"a list of copies is wanted, often empty; append returns {returned(copies)}")
-        return list(copies)
-
-    def share(self, name: str, of: str) -> list[int]:
-        """`name = pool.share(of)`, which must succeed."""
-        self.lines.append(f"{name} = pool.share({of})")
-        table = self._must(lambda: self.pool.share(self.tables[of]))
-        self._note(table)
-        return self._new_table(name, table)
-
-    def release(self, name: str) -> None:
-        """`pool.release(name)`, which must succeed."""
-        self.lines.append(f"pool.release({name})")
-        self._must(lambda: self.pool.release(self.tables[name]))
-
-    def refuses(self, error: type[Exception], call: str, why: str, **names: Any) -> None:
-        """The call must raise `error` and change nothing."""
-        before, tables = self.counts(), {k: list(v) for k, v in self.tables.items()}
-        self.lines.append(call)
-        scope = {"pool": self.pool, **self.tables, **names}
-        try:
-            result = self._call(lambda: eval(call, scope))  # our own text, never the learner's
-        except error:
-            self.lines[-1] += f"   # {error.__name__}, as it should"
-        except NotImplementedError:
-            raise
-        except Exception as other:
-            self.fail(
-                f"{why}, so this must raise {error.__name__}; it raises "
-                f"{type(other).__name__}: {other}"
-            )
-        else:
-            self.fail(f"{why}, so this must raise {error.__name__}; it returns {result!r}")
-        if self.counts() != before:
-            self.fail(
-                f"the call raises, yet free/used blocks went from {before} to {self.counts()}: "
-                "whatever raises must change nothing"
-            )
-        for name, table in tables.items():
-            if self.tables[name] != table:
-                self.fail(
-                    f"the call raises, yet table {name} went from {table} to {self.tables[name]}"
-                )
-
-    def counts(self) -> tuple[int, int]:
-        """Free and used blocks, as the pool counts them."""
-        return self._call(lambda: (self.pool.num_free, self.pool.num_used))
-
-    def expect(self, free: int, because: str) -> None:
-        """The pool must count `free` free blocks, and the rest as used."""
-        counted = self.counts()
-        if counted != (free, self.num_blocks - free):
-            self.fail(
-                f"{because}: {free} free and {self.num_blocks - free} used expected, "
-                f"the pool counts {counted[0]} free and {counted[1]} used"
-            )
-
-    def _new_table(self, name: str, table: Any) -> list[int]:
-        if not isinstance(table, list):
-            self.fail(f"a table must be a list of block ids; this is {returned(table)}")
-        self.tables[name] = table
-        return table
-
-    def _note(self, result: Any) -> None:
-        self.lines[-1] += f"   # -> {result!r}"
-
-    def _must(self, call: Callable[[], Any]) -> Any:
-        try:
-            return self._call(call)
-        except MinserveError as error:
-            self.fail(f"this must succeed, but raises {type(error).__name__}: {error}")
-
-    def _call(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except BrokenRule:
-            raise
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
-
-
 def _blocks(count: int) -> str:
     return "1 block" if count == 1 else f"{count} blocks"
-
-
-def _ceil(num_tokens: int, size: int) -> int:
-    return -(-num_tokens // size)
 
 
 # -- allocate
@@ -156,9 +44,9 @@ def _just_enough_blocks(make) -> None:
     for size, tokens in product((1, 2, 4), range(10)):
         t = Tried(make, 10, size)
         table = t.allocate("a", tokens)
-        if len(table) != _ceil(tokens, size):
+        if len(table) != blocks_for(tokens, size):
             t.fail(
-                f"{tokens} tokens need {_blocks(_ceil(tokens, size))} of {size}; "
+                f"{tokens} tokens need {_blocks(blocks_for(tokens, size))} of {size}; "
                 f"the table has {len(table)}"
             )
 
@@ -249,9 +137,9 @@ def _grows_in_place(make) -> None:
         before = list(t.allocate("a", held))
         copies = t.append("a", held, new)
         table = t.tables["a"]
-        if len(table) != _ceil(held + new, size):
+        if len(table) != blocks_for(held + new, size):
             t.fail(
-                f"{held} + {new} tokens need {_blocks(_ceil(held + new, size))} of {size}; "
+                f"{held} + {new} tokens need {_blocks(blocks_for(held + new, size))} of {size}; "
                 f"the table has {len(table)}"
             )
         if table[: len(before)] != before:
@@ -497,155 +385,5 @@ def _releases_once(make) -> None:
 def _every_table_reads_its_own(make) -> None:
     for length in range(1, 6):
         for num_blocks, size in ((2, 1), (3, 2)):
-            for calls in _sequences(length):
-                _play(make, num_blocks, size, calls)
-
-
-CALLS = (
-    *(("allocate", n) for n in (1, 3)),
-    *(("append", which) for which in (0, 1)),
-    *(("share", which) for which in (0, 1)),
-    *(("release", which) for which in (0, 1)),
-)
-
-
-def _sequences(length: int) -> Iterator[tuple[tuple[str, int], ...]]:
-    for calls in product(CALLS, repeat=length):
-        if calls[0] == ("allocate", 1) or calls[0] == ("allocate", 3):
-            yield calls
-
-
-def _play(make, num_blocks: int, size: int, calls: tuple[tuple[str, int], ...]) -> None:
-    """Carry the calls out with tokens in the blocks; refused ones are skipped."""
-    t = Tried(make, num_blocks, size)
-    memory = [[""] * size for _ in range(num_blocks)]
-    texts: dict[str, list[str]] = {}
-
-    def write(name: str, start: int, num_new: int) -> None:
-        for position in range(start, start + num_new):
-            token = f"{name}{position}"
-            texts[name].append(token)
-            memory[t.tables[name][position // size]][position % size] = token
-
-    for number, (kind, argument) in enumerate(calls):
-        live = list(texts)
-        used = len({block for name in live for block in t.tables[name]})
-        free = num_blocks - used
-        if kind == "allocate":
-            if _ceil(argument, size) > free:
-                continue
-            name = "abcdef"[number]
-            t.allocate(name, argument)
-            texts[name] = []
-            write(name, 0, argument)
-        elif argument >= len(live):
-            return  # the same as a shorter sequence
-        elif kind == "append":
-            name = live[argument]
-            held, table = len(texts[name]), t.tables[name]
-            others = {b for other in live if other != name for b in t.tables[other]}
-            is_shared = bool(held % size) and table[held // size] in others
-            if _ceil(held + 1, size) - len(table) + is_shared > free:
-                continue
-            for copy in t.append(name, held, 1):
-                memory[copy.target] = list(memory[copy.source])
-            write(name, held, 1)
-        elif kind == "share":
-            name = "abcdef"[number]
-            t.share(name, live[argument])
-            texts[name] = list(texts[live[argument]])
-        else:
-            t.release(live[argument])
-            del texts[live[argument]]
-        for name, text in texts.items():
-            read = [memory[t.tables[name][p // size]][p % size] for p in range(len(text))]
-            if read != text:
-                t.fail(f"table {name} should read back {text}, and reads {read}")
-        held_blocks = {block for name in texts for block in t.tables[name]}
-        t.expect(num_blocks - len(held_blocks), "counting the blocks in live tables")
-
-
-LADDERS = {
-    "allocate": Ladder(
-        drawing="""\
-pool of 4 blocks, 4 slots each          allocate(5): 5 / 4, rounded up = 2 blocks
-
-  free  [0] [1] [2] [3]        ->         free  [2] [3]
-                                          table [0: t t t t] [1: t . . .]
-                                                         3 slots wasted, at most --'-'-'""",
-        pseudocode="""\
-needed = number of blocks for num_tokens, rounded up
-if more are needed than are free: raise OutOfBlocks      (nothing has changed yet)
-take that many blocks out of the free list
-note one reference to each
-return them""",
-        near_miss="""\
-- blocks = []
-- for _ in range(needed):
--     if not self.free: raise OutOfBlocks(...)      # some blocks are already gone: a leak
--     blocks.append(self.free.pop())
-+ if needed > len(self.free): raise OutOfBlocks(...)
-+ blocks = [self.free.pop() for _ in range(needed)]""",
-    ),
-    "append": Ladder(
-        drawing="""\
-block_size 4, table [7 2], num_held = 6, num_new = 3
-
-  before   [7: t t t t] [2: t t . .]
-  after    [7: t t t t] [2: t t N N] [5: N . . .]        6 + 3 = 9 tokens: 3 blocks, 1 is new""",
-        pseudocode="""\
-missing = blocks for (num_held + num_new), less those the table has, but never below 0
-take `missing` blocks (all or none: raises OutOfBlocks)
-put them at the end of the same list
-return the copies to be made: none, until blocks can be shared""",
-        near_miss="""\
-- missing = self.blocks_for(num_new)                   # forgets the empty slots it has
-+ missing = max(0, self.blocks_for(num_held + num_new) - len(table))
-- table = table + blocks                               # a new list: the caller keeps the old one
-+ table.extend(blocks)""",
-    ),
-    "share": Ladder(
-        drawing="""\
-a = [3: t t . .]     b = share(a)          then append(b, num_held=2, num_new=1)
-
-  a --.                                     a ----> [3: t t . .]
-       >--> [3: t t . .]  2 references
-  b --'                                     b ----> [8: t t N .]   BlockCopy(source=3, target=8)""",
-        pseudocode="""\
-share:   refuse blocks that nobody holds
-         one more reference to each; return a list of your own
-
-append:  the first block written to is number num_held // block_size
-         every block of the table from there on with more than 1 reference needs a copy
-         take blocks for the copies too, in the same all-or-nothing step
-         per copy: one reference less to the old block, the fresh one takes its place,
-         and BlockCopy(old, fresh) goes into the list that you return""",
-        near_miss="""\
-- if self.references[table[-1]] > 1:                   # a full last block is not written to
-+ first = num_held // self.block_size
-+ shared = [i for i in range(first, len(table)) if self.references[table[i]] > 1]
-  ...
-  table[i] = fresh
-+ self.references[old] -= 1                            # or the old block never becomes free""",
-    ),
-    "release": Ladder(
-        drawing="""\
-a = [0 1]   b = [0 2]      references: block 0: 2, block 1: 1, block 2: 1
-
-  release(a)               references: block 0: 1, block 1: 0 -> free, block 2: 1
-  release(b)               references: block 0: 0 -> free,             block 2: 0 -> free""",
-        pseudocode="""\
-if any block of the table has no reference: raise BlockError    (nothing has changed yet)
-for each block: one reference less; at 0 it goes back to the free list
-empty the table""",
-        near_miss="""\
-  for block in table:
--     self.free.append(block)                          # others may still hold it
-+     self.references[block] -= 1
-+     if self.references[block] == 0:
-+         self.free.append(block)
-+ table.clear()""",
-    ),
-}
-
-SUITE = Suite("block_pool", ("allocate", "append", "share", "release"), tuple(RULES), LADDERS)
+            for calls in sequences(length):
+                play(make, num_blocks, size, calls)
