@@ -27,8 +27,8 @@ from minserve.benchmarks.runner import FOLDER, Runner
 from minserve.benchmarks.server import Site, running
 from minserve.errors import ConfigError, MinserveError
 from minserve.loadtest.http import HttpClient
-from minserve.loadtest.measures import OK, Record
 from minserve.loadtest.openai import COMPLETIONS, AnswerReader
+from minserve.loadtest.record import OK, Record
 from minserve.metrics import percentile
 from minserve.request import WorkloadClass
 from minserve.serving.identity import ApiKey, hash_of, new_secret

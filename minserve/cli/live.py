@@ -6,8 +6,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minserve.loadtest.measures import OK, Record
 from minserve.loadtest.pictures import seconds
+from minserve.loadtest.record import OK, Record
 from minserve.metrics import percentile
 
 

@@ -166,7 +166,8 @@ def _over_http(traffic, target, pace, objectives, num_warmups, keys):
     from minserve.cli.live import Live
     from minserve.loadtest import datasets
     from minserve.loadtest.generator import look_up, send_over_http
-    from minserve.loadtest.measures import ERROR, Tally
+    from minserve.loadtest.measures import Tally
+    from minserve.loadtest.record import ERROR
     from minserve.loadtest.report import Report, judge
 
     server = asyncio.run(look_up(target))

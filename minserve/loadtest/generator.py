@@ -23,7 +23,7 @@ from minserve.events import Admitted, Event, Finished, Submitted, TokensProduced
 from minserve.loadtest import openai
 from minserve.loadtest.datasets import Call, Encode, Sample
 from minserve.loadtest.http import ConnectionBroken, HttpClient
-from minserve.loadtest.measures import CANCELLED, ERROR, OK, REJECTED, TIMEOUT, Record
+from minserve.loadtest.record import CANCELLED, ERROR, OK, REJECTED, TIMEOUT, Record
 from minserve.request import FinishReason
 
 OnRecord = Callable[[Record], None]

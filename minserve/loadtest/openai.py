@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minserve.loadtest.datasets import Sample
-from minserve.loadtest.measures import CANCELLED, ERROR, OK, REJECTED, Record
+from minserve.loadtest.record import CANCELLED, ERROR, OK, REJECTED, Record
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 REJECTING = (429, 503)

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from minserve.loadtest.measures import SHARES, Distribution, Tally
+from minserve.loadtest.distributions import Distribution
+from minserve.loadtest.measures import SHARES, Tally
 from minserve.pictures import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Picture, canvas, panels
 
 TAIL = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)

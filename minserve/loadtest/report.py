@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-from minserve.loadtest.measures import OK, SHARES, Figures, Measures, Tally, bound_ranks
+from minserve.loadtest.distributions import bound_ranks
+from minserve.loadtest.measures import SHARES, Figures, Measures, Tally
 from minserve.loadtest.pictures import (
     bounds,
     latency_curves,
@@ -20,6 +21,7 @@ from minserve.loadtest.pictures import (
     seconds,
     timeline,
 )
+from minserve.loadtest.record import OK
 from minserve.pictures import Picture
 
 MAX_DISPATCH_S, MAX_DISPATCH_SHARE = 0.010, 0.05

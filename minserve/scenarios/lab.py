@@ -14,7 +14,8 @@ from minserve.events import EventLog
 from minserve.execution.executor import Executor
 from minserve.loadtest.datasets import Call, Sample
 from minserve.loadtest.generator import Pace, send_in_process
-from minserve.loadtest.measures import Measures, Record, Tally
+from minserve.loadtest.measures import Measures, Tally
+from minserve.loadtest.record import Record
 from minserve.request import Identity, SamplingParams, WorkloadClass
 from minserve.scheduling.batching import BatchingPolicy, ContinuousBatching
 from minserve.scheduling.ordering import FirstComeFirstServed, Ordering

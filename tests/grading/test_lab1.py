@@ -43,7 +43,8 @@ def test_each_variant_fails_each_part_in_its_own_way_and_keeps_what_it_has():
 
 def test_the_model_agrees_with_the_projects_own_measures():
     """The definitions are minserve's: the same records through its tally give the same figures."""
-    from minserve.loadtest.measures import Objectives, Record, Tally
+    from minserve.loadtest.measures import Objectives, Tally
+    from minserve.loadtest.record import Record
 
     rng = random.Random(4)
     world = World(None, rng)

@@ -24,8 +24,9 @@ from minserve.loadtest.generator import (
     send_over_http,
 )
 from minserve.loadtest.http import ConnectionBroken
-from minserve.loadtest.measures import CANCELLED, ERROR, OK, REJECTED, TIMEOUT, Tally
+from minserve.loadtest.measures import Tally
 from minserve.loadtest.mock_server import DONE, Chunk, Drop, MockServer, Refuse, Wait, simple
+from minserve.loadtest.record import CANCELLED, ERROR, OK, REJECTED, TIMEOUT
 from minserve.request import SamplingParams
 
 OPEN = Pace()

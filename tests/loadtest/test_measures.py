@@ -8,20 +8,10 @@ import numpy as np
 import pytest
 
 from minserve.errors import ConfigError
-from minserve.loadtest.measures import (
-    CANCELLED,
-    ERROR,
-    OK,
-    REJECTED,
-    TIMEOUT,
-    Histogram,
-    Objectives,
-    Record,
-    Samples,
-    Tally,
-    Timeline,
-    bound_ranks,
-)
+from minserve.loadtest.distributions import Histogram, Samples, bound_ranks
+from minserve.loadtest.measures import Objectives, Tally
+from minserve.loadtest.over_time import Timeline
+from minserve.loadtest.record import CANCELLED, ERROR, OK, REJECTED, TIMEOUT, Record
 
 
 def record(times_s=(1.0, 1.5, 2.0), counts=None, *, outcome=OK, **fields) -> Record:

@@ -11,8 +11,8 @@ from support import small
 
 from minserve.loadtest import openai
 from minserve.loadtest.datasets import Sample
-from minserve.loadtest.measures import ERROR, OK, REJECTED, Record
 from minserve.loadtest.mock_server import DONE, Chunk
+from minserve.loadtest.record import ERROR, OK, REJECTED, Record
 from minserve.request import SamplingParams
 
 ROLE, END = Chunk(role="assistant", text=""), Chunk(text="", finish="stop")

@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from minserve.loadtest.measures import ERROR, OK, REJECTED, Objectives, Record, Tally
+from minserve.loadtest.measures import Objectives, Tally
+from minserve.loadtest.record import ERROR, OK, REJECTED, Record
 from minserve.loadtest.report import Report, as_json_line, judge
 
 

@@ -25,7 +25,8 @@ MAKER = Hostile(
     ),
 )
 DELEGATES = """
-from minserve.loadtest.measures import Record, Tally
+from minserve.loadtest.measures import Tally
+from minserve.loadtest.record import Record
 
 class LoadReport(LoadReport):
     def figures(self):

@@ -19,8 +19,10 @@ from minserve.learn.experiments.common import BIG_MODEL, again, quantile
 from minserve.learn.parts_of_load import Sent
 from minserve.loadtest.arrivals import poisson, waves
 from minserve.loadtest.datasets import Call, calls
+from minserve.loadtest.distributions import bound_ranks
 from minserve.loadtest.generator import send_in_process
-from minserve.loadtest.measures import Measures, Objectives, Record, Tally, bound_ranks
+from minserve.loadtest.measures import Measures, Objectives, Tally
+from minserve.loadtest.record import Record
 from minserve.loadtest.sweep import Sweep, capacity, mg1_wait_s, try_rate
 from minserve.loadtest.workload import Workload
 from minserve.request import Request
