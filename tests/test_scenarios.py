@@ -11,7 +11,7 @@ from minserve.execution.simulated import SimulatedExecutor
 from minserve.loadtest.workload import Workload
 from minserve.scenarios import SCENARIOS, Bench
 from minserve.scenarios.arena import compete, field, pools
-from minserve.simulator import H100_LLAMA_8B, NANO
+from minserve.simulator.profile import H100_LLAMA_8B, NANO
 
 NAMES = (
     "cold prefix mixed classes cancel-storm long-prompt eviction two-tenants offline server "

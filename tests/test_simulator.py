@@ -19,16 +19,10 @@ from minserve.loadtest.sweep import capacity, mg1_wait_s, sweep
 from minserve.loadtest.workload import Workload
 from minserve.request import Request
 from minserve.scheduling.batching import ContinuousBatching
-from minserve.simulator import (
-    H100_LLAMA_8B,
-    NANO,
-    Profile,
-    Setup,
-    autoscaled,
-    by_prefix,
-    least_loaded,
-    run,
-)
+from minserve.simulator.fleet import Setup
+from minserve.simulator.profile import H100_LLAMA_8B, NANO, Profile
+from minserve.simulator.routers import by_prefix, least_loaded
+from minserve.simulator.runs import autoscaled, run
 
 SLOW = Profile("slow", CostModel(0.01, 1e-4, 1e-3, 0.0), 1024, load_s=5.0)
 SETUP = Setup(SLOW, lambda: ContinuousBatching(256, 8))

@@ -84,7 +84,9 @@ def _traffic(requests: int, load: float, seed: int):
     from minserve.cli.simulate import encoder
     from minserve.northstar.traffic import at_rate, make_traffic
     from minserve.scenarios.arena import field
-    from minserve.simulator import NANO, Setup, run
+    from minserve.simulator.fleet import Setup
+    from minserve.simulator.profile import NANO
+    from minserve.simulator.runs import run
 
     made = make_traffic("timing", requests, encoder(), rate_per_s=1.0, seed=seed)
     setup = Setup(NANO, field()[0].policy)
@@ -137,7 +139,7 @@ def _pools(requests: int, seed: int, json: bool) -> None:
     from minserve.loadtest.pictures import seconds
     from minserve.loadtest.workload import Workload
     from minserve.scenarios.arena import pools
-    from minserve.simulator import H100_LLAMA_8B
+    from minserve.simulator.profile import H100_LLAMA_8B
 
     traffic = Workload("azure", num_prompts=requests, rate_per_s=24.0, seed=seed)
     with stage(f"serving {requests} requests twice"):

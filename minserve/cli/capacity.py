@@ -68,7 +68,8 @@ def capacity(
     from minserve.cli.picture import make_folder
     from minserve.cli.simulate import profile_of
     from minserve.loadtest.report import as_json_line
-    from minserve.simulator import Setup, run
+    from minserve.simulator.fleet import Setup
+    from minserve.simulator.runs import run
 
     objectives = opt.objectives(goodput or ["ttft:2000", "tpot:100"], context.args)
     if not 0 < target <= 1 or peak < 1 or (request_rate is not None and request_rate <= 0):
@@ -168,7 +169,7 @@ def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) 
 
 def _scaling(setup, traffic, objectives, rate_per_s, most, max_running, say) -> list[dict]:
     from minserve.cli.live import stage
-    from minserve.simulator import compare_scaling
+    from minserve.simulator.runs import compare_scaling
 
     with stage("trying scaling rules"):
         found = compare_scaling(

@@ -125,7 +125,7 @@ def simulate(
     from minserve.clock import VirtualClock
     from minserve.execution.simulated import CostModel, SimulatedExecutor
     from minserve.northstar.traffic import at_rate, make_traffic
-    from minserve.simulator import Setup
+    from minserve.simulator.fleet import Setup
 
     names = bench.choose("policy", policies, bench.POLICIES)
     if prefix not in bench.PREFIX:
@@ -298,7 +298,7 @@ def profile_of(
     name: str | None, model: str | None, costs=None, blocks: int = 2048, block_size: int = 16
 ):
     """The named machine, the calibrated one, or the stated costs."""
-    from minserve.simulator import PROFILES, Profile
+    from minserve.simulator.profile import PROFILES, Profile
 
     if name is not None and model is not None:
         raise ConfigError("a profile and a model", "give one of them")

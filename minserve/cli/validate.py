@@ -14,7 +14,8 @@ from minserve.loadtest.generator import send_in_process
 from minserve.loadtest.measures import Measures, Tally
 from minserve.loadtest.workload import Workload
 from minserve.scheduling.batching import ContinuousBatching
-from minserve.simulator import Profile, Setup
+from minserve.simulator.fleet import Setup
+from minserve.simulator.profile import Profile
 
 FIGURES = ("ttft.p50", "ttft.p95", "tpot.p50", "itl.p95", "e2e.p50", "e2e.p95")
 

@@ -24,7 +24,9 @@ from minserve.scheduling.ordering import (
     Ordering,
     VirtualTokenCounter,
 )
-from minserve.simulator import Fleet, Profile, least_loaded
+from minserve.simulator.fleet import Fleet
+from minserve.simulator.profile import Profile
+from minserve.simulator.routers import least_loaded
 
 
 class PrefillFirst(ContinuousBatching):

@@ -10,7 +10,7 @@ from minserve.execution.simulated import SimulatedExecutor
 from minserve.kv.prefix import block_hashes, root_hash
 from minserve.request import Request, SamplingParams
 from minserve.routing.prefix import PrefixRouter
-from minserve.simulator import Fleet
+from minserve.simulator.fleet import Fleet
 
 SIZE = 16
 

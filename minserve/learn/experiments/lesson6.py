@@ -27,7 +27,9 @@ from minserve.loadtest.sweep import Sweep, capacity, mg1_wait_s, try_rate
 from minserve.loadtest.workload import Workload
 from minserve.request import Request
 from minserve.scheduling.batching import ContinuousBatching
-from minserve.simulator import Profile, Setup, run
+from minserve.simulator.fleet import Setup
+from minserve.simulator.profile import Profile
+from minserve.simulator.runs import run
 
 BIG = Profile("big", BIG_MODEL, 16_384, load_s=20.0, source="round figures, not measured")
 COLD = Setup(BIG, prefix_caching=False)

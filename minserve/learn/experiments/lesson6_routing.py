@@ -23,7 +23,8 @@ from minserve.loadtest.measures import Objectives
 from minserve.request import Request, SamplingParams
 from minserve.routing.cascade import Cascade, Route, Routed
 from minserve.routing.hedging import Hedging
-from minserve.simulator import Setup, autoscaled
+from minserve.simulator.fleet import Setup
+from minserve.simulator.runs import autoscaled
 
 # -- hedging
 
