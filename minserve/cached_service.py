@@ -19,7 +19,8 @@ from minserve.reuse.invalidation import CacheEvent
 from minserve.reuse.key import Decoding, Message, ModelTuple, Query, Wording, partition_of
 from minserve.reuse.response import Answer, ExactCache, Found, Source
 from minserve.reuse.semantic import SemanticCache
-from minserve.scheduling.admission import NO_QUOTA, Quota, Refuse
+from minserve.scheduling.admission import Refuse
+from minserve.scheduling.quota import NO_QUOTA, Quota
 from minserve.service import Ended, Listener, Output, Piece, Service, Started
 
 log = logging.getLogger("minserve.cache")

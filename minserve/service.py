@@ -16,7 +16,8 @@ from minserve.client import LocalClient
 from minserve.events import Admitted, Event, Finished, TokenLogprob, TokensProduced
 from minserve.output import Detokenizer
 from minserve.request import FinishReason, Request
-from minserve.scheduling.admission import NO_QUOTA, Admission, Admit, Defer, Quota, Refuse
+from minserve.scheduling.admission import Admission, Admit, Defer, Refuse
+from minserve.scheduling.quota import NO_QUOTA, Quota
 
 if TYPE_CHECKING:
     from minserve.reuse.key import Wording

@@ -16,7 +16,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "minserve"
 
-NOT_CORE = ("admission.py", "overload.py", "rates.py", "reservation.py", "estimate.py")
+NOT_CORE = (
+    *("admission.py", "overload.py", "quota.py", "rates.py", "reservation.py"),
+    "estimate.py",
+)
 """An engine runs without them: what guards a service, and the arithmetic of memory."""
 CORE_FILES = sorted(
     [

@@ -18,7 +18,7 @@ from minserve.kv.prefix import block_hashes, root_hash
 from minserve.request import FinishReason, Request
 from minserve.reuse.key import Wording
 from minserve.routing import wire
-from minserve.scheduling.admission import NO_QUOTA, Quota
+from minserve.scheduling.quota import NO_QUOTA, Quota
 from minserve.service import Ended, Listener, Output
 
 log = logging.getLogger("minserve.cluster")

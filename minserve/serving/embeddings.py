@@ -30,8 +30,9 @@ from minserve.events import Admitted, Event, EventLog, Finished
 from minserve.execution.executor import StepPlan, StepResult
 from minserve.request import Request, SamplingParams
 from minserve.reuse.embedding import Embedder
-from minserve.scheduling.admission import NO_QUOTA, Defer, Quota, Refuse
+from minserve.scheduling.admission import Defer, Refuse
 from minserve.scheduling.batching import DynamicBatching
+from minserve.scheduling.quota import NO_QUOTA, Quota
 from minserve.service import Ended
 from minserve.serving.engine_thread import EngineThread
 from minserve.serving.errors import ApiError, invalid, of_refusal

@@ -12,7 +12,7 @@ from minserve.cached_service import CachedService
 from minserve.clock import EventLoop, WallClock
 from minserve.errors import ExecutorFailed
 from minserve.request import FinishReason, Request
-from minserve.scheduling.admission import NO_QUOTA, Quota
+from minserve.scheduling.quota import NO_QUOTA, Quota
 from minserve.service import Ended, Listener, Service
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from minserve.learn.parts_of_load import (
 )
 from minserve.output import Detokenizer
 from minserve.request import Identity, WorkloadClass
-from minserve.scheduling.admission import DEFAULT_BUDGETS, Admission, PlainQuota, Refuse
+from minserve.scheduling.admission import DEFAULT_BUDGETS, Admission, Refuse
 from minserve.scheduling.overload import LadderState, Rung
+from minserve.scheduling.quota import PlainQuota
 from minserve.service import Ended, Service
 
 WHO = Identity("t")

@@ -23,11 +23,10 @@ from minserve.scheduling.admission import (
     ClassBudget,
     Defer,
     Load,
-    PlainQuota,
     Refuse,
-    TokenBucket,
 )
 from minserve.scheduling.overload import CRITICAL_ROLE, Ladder, Rung
+from minserve.scheduling.quota import PlainQuota, TokenBucket
 from minserve.scheduling.rates import Rates
 from minserve.service import Ended, Service
 

@@ -18,17 +18,11 @@ from minserve.learn.experiments.lesson6 import BIG, REAL
 from minserve.learn.parts_of_load import install_admission, install_overload_ladder
 from minserve.loadtest.arrivals import poisson, waves
 from minserve.request import Request, SamplingParams, WorkloadClass
-from minserve.scheduling.admission import (
-    DEFAULT_BUDGETS,
-    Admission,
-    Admit,
-    Defer,
-    PlainQuota,
-    Refuse,
-)
+from minserve.scheduling.admission import DEFAULT_BUDGETS, Admission, Admit, Defer, Refuse
 from minserve.scheduling.batching import BatchingPolicy, ContinuousBatching
 from minserve.scheduling.ordering import FirstComeFirstServed, Ordering
 from minserve.scheduling.overload import Rung
+from minserve.scheduling.quota import PlainQuota
 from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
 
 PATIENCE_S = 8.0

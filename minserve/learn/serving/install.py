@@ -36,8 +36,9 @@ from minserve.learn.serving.shelf import Shelf
 from minserve.request import FinishReason, Request
 from minserve.reuse.key import CanonicalKey, Query
 from minserve.reuse.response import ExactCache
-from minserve.scheduling.admission import NO_QUOTA, AdmissionPolicy, Quota, Refuse
+from minserve.scheduling.admission import AdmissionPolicy, Refuse
 from minserve.scheduling.overload import Ladder, LadderState, Rung, Signals
+from minserve.scheduling.quota import NO_QUOTA, Quota
 from minserve.service import Ended, Listener, Output
 from minserve.serving.errors import ApiError
 from minserve.serving.identity import Principal, Salts, Scope
