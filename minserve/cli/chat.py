@@ -50,7 +50,7 @@ def chat(
         with _client(url, key) as client:
             _talk(lambda messages: _ask_server(client, {"messages": messages, **options}), system)
         return
-    from minserve.cli.serve import EngineSettings, make_server
+    from minserve.cli.served_engine import EngineSettings, make_server
 
     print(f"loading {model} ...", file=sys.stderr)
     server = make_server(EngineSettings(model=model))

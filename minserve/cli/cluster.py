@@ -19,7 +19,7 @@ from minserve.errors import ConfigError
 
 if TYPE_CHECKING:
     from minserve.benchmarks.cluster import Cluster
-    from minserve.cli.serve import EngineSettings
+    from minserve.cli.served_engine import EngineSettings
     from minserve.routing.cluster import ClusterSettings
     from minserve.serving.cluster_engine import ClusterEngine
     from minserve.serving.cluster_gateway import ClusterGateway
@@ -83,14 +83,15 @@ def up(
     - on a running Ray cluster: `minserve cluster up --address auto --replicas 16 --keys keys.json
     --host 0.0.0.0 --response-cache redis://cache:6379 --jobs postgresql://app@db/minserve`
     """
-    from minserve.cli.serve import EngineSettings, _keys
+    from minserve.cli.callers import key_ring
+    from minserve.cli.served_engine import EngineSettings
     from minserve.serving import logs
     from minserve.serving.app import create_app
     from minserve.serving.run import bind, run, url_of
 
     _check(replicas, max_replicas, routing, response_cache)
     logs.set_up("text", "info")
-    ring = _keys(keys, demo_keys)
+    ring = key_ring(keys, demo_keys)
     listener = bind(host, port, ring is not None)
     engine_settings = EngineSettings(model, num_blocks=num_blocks, response_cache=response_cache)
     from minserve.routing.cluster import ClusterSettings
@@ -129,7 +130,7 @@ def demo(
     Example: `minserve cluster demo --json`
     """
     from minserve.benchmarks import cluster as measured
-    from minserve.cli.serve import _demo_keys
+    from minserve.cli.callers import demo_keys
     from minserve.cli.temporary_redis import temporary_redis
     from minserve.serving.identity import KeyRing
 
@@ -147,7 +148,7 @@ def demo(
         start = functools.partial(running, model)
         figures |= measured.routing(start, rounds=rounds)
         told("two tenants on two replicas ...")
-        ring = KeyRing(_demo_keys())
+        ring = KeyRing(demo_keys())
         store = redis_url or "off"
         with running(model, num_replicas=2, keys=ring, response_cache=store) as two:
             figures |= measured.isolation(two, keys)
@@ -230,7 +231,7 @@ def make_gateway(
     """Deploy the replicas and make the gateway before them, to be run. Ray must be running."""
     from dataclasses import replace
 
-    from minserve.cli.serve import BLOCK_SIZE, make_server, names_of
+    from minserve.cli.served_engine import BLOCK_SIZE, make_server, names_of
     from minserve.models.config import ModelConfig
     from minserve.models.registry import resolve
     from minserve.models.tokenizer import Tokenizer
@@ -269,7 +270,7 @@ def running(
     from ray import serve
 
     from minserve.benchmarks.cluster import gateway
-    from minserve.cli.serve import EngineSettings
+    from minserve.cli.served_engine import EngineSettings
     from minserve.routing import cluster as deployed
     from minserve.routing import wire
 
@@ -292,7 +293,7 @@ def running(
 def _scale_to(engine: EngineSettings, settings: ClusterSettings, count: int) -> None:
     from dataclasses import replace
 
-    from minserve.cli.serve import make_server
+    from minserve.cli.served_engine import make_server
     from minserve.routing.cluster import deploy
 
     deploy(functools.partial(make_server, engine), replace(settings, num_replicas=count))

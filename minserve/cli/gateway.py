@@ -13,7 +13,7 @@ import typer
 from minserve.errors import ConfigError
 
 if TYPE_CHECKING:
-    from minserve.cli.serve import EngineSettings
+    from minserve.cli.served_engine import EngineSettings
     from minserve.serving.calls import ServedModel
     from minserve.serving.identity import KeyRing, Salts
     from minserve.serving.server import Limits
@@ -114,7 +114,8 @@ def gateway(
     - try it at once: `minserve serve --port 8001` and then
     `minserve gateway --upstream http://127.0.0.1:8001 --model nano --demo-keys`
     """
-    from minserve.cli.serve import EngineSettings, _keys
+    from minserve.cli.callers import key_ring
+    from minserve.cli.served_engine import EngineSettings
     from minserve.serving import logs, upstream_start
     from minserve.serving.app import create_app
     from minserve.serving.identity import Salts, Scope
@@ -133,7 +134,7 @@ def gateway(
             raise ConfigError(f"--{name} {value:g}", "give a positive number")
     logs.set_up(log_format)
     log = logging.getLogger("minserve.gateway")
-    ring = _keys(keys, demo_keys)
+    ring = key_ring(keys, demo_keys)
     listener = bind(host, port, ring is not None)
     key = _key(upstream_key_file)
     found, card = upstream_start.find(
@@ -180,7 +181,7 @@ def make_gateway(
     tokens_per_s: float = 1000.0,
 ) -> UpstreamGateway:
     """A gateway that is still to be started; of `settings` it takes what is about caches."""
-    from minserve.cli.serve import cache_maker
+    from minserve.cli.served_engine import cache_maker
     from minserve.reuse.key import ModelTuple
     from minserve.serving.upstream_gateway import UpstreamGateway
 
@@ -229,9 +230,9 @@ def _served(
 def _warnings(
     upstream: Upstream, ring: KeyRing | None, prefix_scope: str, demo_keys: bool
 ) -> list[str]:
-    from minserve.cli.serve import _warnings as of_server
+    from minserve.cli.callers import warnings_of
 
-    warnings = of_server(ring, demo_keys, prefix_scope)
+    warnings = warnings_of(ring, demo_keys, prefix_scope)
     if not upstream.dialect.keeps_apart:
         warnings.append(
             "this engine takes no cache salt: if it caches prefixes, tenants can tell from timing "

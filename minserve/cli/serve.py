@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minserve.cli.callers import key_ring, warnings_of
 from minserve.cli.console import Model
+from minserve.cli.served_engine import EngineSettings, embeddings_of, make_server, parse_size
 from minserve.errors import ConfigError
-from minserve.execution.passing_thread import on_a_passing_thread
 
 if TYPE_CHECKING:
-    from minserve.cached_service import CachedService
     from minserve.learn.serving.install import ServingParts
-    from minserve.reuse.key import ModelTuple
-    from minserve.service import Service
-    from minserve.serving.identity import ApiKey, KeyRing, Salts
-    from minserve.serving.server import Limits, Server
-
-BLOCK_SIZE = 16
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+    from minserve.serving.identity import KeyRing
+    from minserve.serving.server import Server
 
 
 def serve(
@@ -142,7 +134,7 @@ def serve(
         if not 0 < value < 1e6:
             raise ConfigError(f"--{name}-timeout {value:g}", "give a positive number of seconds")
     logs.set_up(log_format, log_level)
-    ring = _keys(keys, demo_keys)
+    ring = key_ring(keys, demo_keys)
     listener = bind(host, port, ring is not None)
     limits = Limits(
         max_body_bytes=parse_size(max_body), request_s=request_timeout, drain_s=drain_timeout
@@ -163,13 +155,13 @@ def serve(
     salts = mine.salts(scope) if mine else Salts(scope)
     server = make_server(engine, ring, salts, limits, mine)
     if embedding_model:
-        server.embeddings = _embeddings(embedding_model)
+        server.embeddings = embeddings_of(embedding_model)
     load_s = time.perf_counter() - began_s
     server.watch.metrics.model_load_s.set(load_s)
 
     from minserve.serving.app import create_app
 
-    warnings = _warnings(ring, demo_keys, prefix_scope)
+    warnings = warnings_of(ring, demo_keys, prefix_scope)
 
     def listening() -> None:
         url = url_of(listener)
@@ -192,235 +184,6 @@ def serve(
     if mine:
         mine.attach(app, server)
     run(app, server, listener, listening)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What is served, and how; see the options of `minserve serve`."""
-
-    model: str = "nano"
-    policy: str = "continuous"
-    ordering: str = "fair"
-    max_running: int = 64
-    token_budget: int = 512
-    kv_memory: str = "512MB"
-    num_blocks: int | None = None
-    max_model_len: int | None = None
-    dtype: str = "float32"
-    device: str = "cpu"
-    prefix_caching: bool = True
-    served_name: str | None = None
-    step_cap_s: float = 0.1
-    response_cache: str = "off"
-    semantic_cache: str = "off"
-    semantic_examples: Path | None = None
-
-
-@on_a_passing_thread
-def make_server(
-    settings: EngineSettings,
-    keys: KeyRing | None = None,
-    salts: Salts | None = None,
-    limits: Limits | None = None,
-    parts: ServingParts | None = None,
-) -> Server:
-    """Load the model and put it behind a server that is still to be started.
-
-    `parts` of a learner's stand where they are built; their salts are to be given as `salts`.
-    Raises `ConfigError` for a bad setting, and whatever loading a model raises.
-    """
-    from minserve.cli import bench
-    from minserve.client import LocalClient
-    from minserve.engine import Engine
-    from minserve.events import EventLog
-    from minserve.execution.torch_executor import TorchExecutor, num_blocks_for
-    from minserve.models.config import ModelConfig
-    from minserve.models.registry import resolve
-    from minserve.reuse.key import ModelTuple
-    from minserve.scheduling.admission import Admission
-    from minserve.scheduling.batching import DynamicBatching, StaticBatching
-    from minserve.scheduling.rates import Rates
-    from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
-    from minserve.service import Service
-    from minserve.serving.calls import ServedModel
-    from minserve.serving.identity import Salts
-    from minserve.serving.server import Limits, Server
-
-    if settings.ordering not in bench.ORDERINGS:
-        raise ConfigError(f"ordering {settings.ordering!r}", f"use {', '.join(bench.ORDERINGS)}")
-    policies = {
-        "static": lambda: StaticBatching(settings.max_running),
-        "dynamic": lambda: DynamicBatching(settings.max_running),
-        "continuous": lambda: ReservedBatching(
-            settings.token_budget,
-            settings.max_running,
-            block_size=BLOCK_SIZE,
-            reserved_blocks=num_blocks // 8,
-            step_cap_s=settings.step_cap_s,
-            rates=rates,
-        ),
-    }
-    if settings.policy not in policies:
-        raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(policies)}")
-    make_cache = cache_maker(settings, parts)
-    rates = Rates()
-    folder = resolve(settings.model)
-    config = ModelConfig.from_folder(folder)
-    num_blocks = settings.num_blocks
-    if num_blocks is None:
-        memory = parse_size(settings.kv_memory)
-        num_blocks = parts and parts.num_blocks(config, memory, BLOCK_SIZE, settings.dtype)
-        num_blocks = num_blocks or num_blocks_for(config, memory, BLOCK_SIZE, settings.dtype)
-    executor = TorchExecutor(
-        folder,
-        num_blocks=num_blocks,
-        block_size=BLOCK_SIZE,
-        dtype=settings.dtype,
-        device=settings.device,
-        max_model_len=settings.max_model_len,
-    )
-    tokenizer = executor.tokenizer
-
-    def make_engine(loop) -> Engine:
-        policy, ordering = policies[settings.policy], bench.ORDERINGS[settings.ordering]
-        if parts:
-            return parts.engine(executor, settings, policy, ordering, loop.clock)
-        return Engine(
-            executor,
-            policy(),
-            prefix_caching=settings.prefix_caching,
-            ordering=OnlineFirst(ordering()),
-            log=EventLog(keep=False),
-        )
-
-    def make_service(loop) -> Service | CachedService:
-        engine = make_engine(loop)
-        admission = Admission(engine.log, rates=rates)
-        service = Service(LocalClient(engine, loop), tokenizer.detokenizer, admission)
-        if make_cache:
-            # The fingerprint covers weights, tokenizer and chat template.
-            name = executor.tokenizer.folder.name
-            model = ModelTuple(name, executor.cache_namespace, precision=executor.dtype)
-            service = make_cache(service, model)
-        return parts.service(service) if parts else service
-
-    served = ServedModel(
-        names=names_of(folder, settings),
-        root=str(folder),
-        tokenizer=tokenizer,
-        vocab_size=config.vocab_size,
-        max_model_len=min(executor.max_model_len, num_blocks * BLOCK_SIZE),
-        created=int((folder / "config.json").stat().st_mtime),
-    )
-    return Server(served, make_service, keys, salts or Salts(), limits or Limits())
-
-
-def names_of(folder: Path, settings: EngineSettings) -> tuple[str, ...]:
-    """What the model in `folder` answers to; the first is its own name, or the one given."""
-    from minserve.models.registry import ALIASES
-
-    aliases = [alias for alias, name in ALIASES.items() if name == folder.name]
-    given = [settings.served_name] if settings.served_name else []
-    return tuple(dict.fromkeys([*given, folder.name, *aliases, settings.model, str(folder)]))
-
-
-def cache_maker(
-    settings: EngineSettings, parts: ServingParts | None = None
-) -> Callable[[Service, ModelTuple], CachedService] | None:
-    """Puts the response caches that the settings ask for before a service."""
-    from minserve.cached_service import CachedService
-    from minserve.cli.bench_cache import make_embedder
-    from minserve.northstar import caching
-    from minserve.northstar.prompts import split_user
-    from minserve.reuse.response import ExactCache
-    from minserve.reuse.stores import open_store
-
-    if parts:
-        settings = parts.cache_settings(settings)
-    store = open_store(settings.response_cache)
-    if store is None:
-        if settings.semantic_cache != "off":
-            raise ConfigError(
-                "--semantic-cache without --response-cache",
-                "it finds answers in the response cache: add --response-cache memory",
-            )
-        return None
-    policies, semantic = caching.policy_table(), None
-    exact = parts.exact_cache(store, policies) if parts else ExactCache(store, policies)
-    if settings.semantic_cache != "off":
-        file = settings.semantic_examples
-        examples = caching.read_examples(file) if file else None
-        semantic = caching.semantic_cache(exact, make_embedder(settings.semantic_cache), examples)
-        if parts:
-            parts.semantic_cache(semantic)
-
-    def make(service: Service, model: ModelTuple) -> CachedService:
-        return CachedService(service, exact, model, semantic=semantic, split=split_user)
-
-    return make
-
-
-@on_a_passing_thread
-def _embeddings(name: str):
-    import tokenizers
-
-    from minserve.models import minilm
-    from minserve.serving.embeddings import Embeddings
-
-    embedder = minilm.MiniLM(name)
-    tokenizer = tokenizers.Tokenizer.from_file(str(minilm.resolve(name) / "tokenizer.json"))
-    tokenizer.no_truncation()  # NOTE: the file may say to cut, and then every count is too low
-    tokenizer.no_padding()
-    return Embeddings(name, embedder, lambda text: len(tokenizer.encode(text).ids), max_tokens=256)
-
-
-def parse_size(text: str) -> int:
-    """`512MB`, `2GiB` or plain bytes, in bytes. Raises `ConfigError`."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text, re.IGNORECASE)
-    if not found or found[2].upper() not in _UNITS:
-        raise ConfigError(f"size {text!r}", "write it as 512MB, 2GiB or a number of bytes")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
-
-
-def _keys(path: Path | None, demo: bool) -> KeyRing | None:
-    from minserve.serving.identity import KeyFile, KeyRing
-
-    extra = _demo_keys() if demo else []
-    if path is not None:
-        return KeyFile(path, extra)
-    return KeyRing(extra) if demo else None
-
-
-def _demo_keys() -> list[ApiKey]:
-    """A key for each of Northstar's users, whose secrets are in data/northstar/demo_keys.json."""
-    from minserve.northstar.corpus import load_corpus
-    from minserve.serving.identity import ANY_CLASS, ApiKey
-
-    return [
-        ApiKey(
-            user.id,
-            user.key_sha256,
-            user.tenant,
-            user.id,
-            application="northstar",
-            answer_classes=(ANY_CLASS,),
-        )
-        for user in load_corpus().users
-    ]
-
-
-def _warnings(ring: KeyRing | None, demo_keys: bool, prefix_scope: str) -> list[str]:
-    warnings = []
-    if ring is None:
-        warnings.append("no API keys: anybody on this machine may use it, as one tenant")
-    if demo_keys:
-        where = "data/northstar/demo_keys.json"
-        warnings.append(f"demo keys are published, in {where}: for demonstrations only")
-    if prefix_scope in ("application", "global"):
-        warnings.append(
-            f"prefix scope {prefix_scope}: tenants can tell from timing what others have sent"
-        )
-    return warnings
 
 
 def _panel(

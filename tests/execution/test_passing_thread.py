@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from minserve.cli.serve import EngineSettings, make_server
+from minserve.cli.served_engine import EngineSettings, make_server
 from minserve.errors import ConfigError
 from minserve.execution import torch_executor
 from minserve.execution.passing_thread import on_a_passing_thread

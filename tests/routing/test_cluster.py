@@ -175,9 +175,9 @@ def test_northstar_asks_through_the_openai_client_and_a_report_becomes_a_job(
     import openai
 
     from minserve.cli import cluster
+    from minserve.cli.callers import demo_keys
     from minserve.cli.jobs import open_store
     from minserve.cli.postgres import TemporaryPostgres, binaries
-    from minserve.cli.serve import _demo_keys
     from minserve.northstar.corpus import load_corpus
     from minserve.northstar.questions import is_qualified, load_questions, prompt_of
     from minserve.serving.identity import KeyRing
@@ -197,7 +197,7 @@ def test_northstar_asks_through_the_openai_client_and_a_report_becomes_a_job(
     with TemporaryPostgres(fsync=False) as postgres, cluster.ray_running(None, 2.0):
         store = open_store(postgres.url)
         with cluster.running(
-            "nano", 2, 512, keys=KeyRing(_demo_keys()), response_cache=redis_url, jobs=store
+            "nano", 2, 512, keys=KeyRing(demo_keys()), response_cache=redis_url, jobs=store
         ) as two:
             answers = []
             for question in questions:

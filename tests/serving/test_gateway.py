@@ -13,7 +13,7 @@ from live_server import Characters, Live, events_of, iterate, wait_for
 
 from minserve.cli.gateway import make_gateway
 from minserve.cli.jobs import open_store
-from minserve.cli.serve import EngineSettings
+from minserve.cli.served_engine import EngineSettings
 from minserve.errors import ConfigError
 from minserve.serving.app import create_app
 from minserve.serving.calls import ServedModel

@@ -10,7 +10,7 @@ import threading
 
 def main(model: str) -> None:
     """Serve `model` without prefix reuse, until standard input ends."""
-    from minserve.cli.serve import EngineSettings, make_server
+    from minserve.cli.served_engine import EngineSettings, make_server
     from minserve.request import Request, SamplingParams
     from minserve.service import Ended, Piece
     from minserve.serving.app import create_app
