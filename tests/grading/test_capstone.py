@@ -8,7 +8,8 @@ import pytest
 
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
-from autograder.bank.capstone import FULL, NONE, WRONG, released, solved
+from autograder.bank.capstone import FULL, NONE, released, solved
+from autograder.bank.capstone.wrong import WRONG
 from autograder.scoring.capstone import LAB
 from autograder.scoring.capstone.subjects import SUBJECTS
 from autograder.scoring.capstone.world import figures, is_same

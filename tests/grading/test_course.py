@@ -12,6 +12,7 @@ from autograder import classes, exports, feedback, jobs, notebooks, sandbox, sco
 from autograder.__main__ import main
 from autograder.bank import lab3 as bank
 from autograder.bank.lab3 import LAB as NAME
+from autograder.bank.lab3.wrong import WRONG
 from autograder.course import Course
 
 LAB = scoring.find("lab3")
@@ -242,7 +243,7 @@ def test_one_submission_that_breaks_the_grader_does_not_stop_the_class(tmp_path,
 
 
 def test_the_selftest_is_red_when_a_score_differs():
-    wrong = [submission for submission in bank.WRONG if "always says True" in submission.name]
+    wrong = [submission for submission in WRONG if "always says True" in submission.name]
     outcome = selftest.run(LAB, only=lambda submission: submission in wrong)
     assert outcome.is_green
     outcome.lines[0].actual = (4.0, 4.0, 3.0, 3.0, 3.0)

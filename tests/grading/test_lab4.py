@@ -4,7 +4,8 @@ import pytest
 
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
-from autograder.bank.lab4 import FULL, NONE, RIGHT, WRONG, all_submissions, released, solved
+from autograder.bank.lab4 import FULL, NONE, RIGHT, all_submissions, released, solved
+from autograder.bank.lab4.wrong import WRONG
 from autograder.scoring.lab4 import LAB, subjects
 from tests.grading.in_process import opener, run_public, single_faults, vector
 

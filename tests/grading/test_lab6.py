@@ -6,7 +6,8 @@ import pytest
 
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
-from autograder.bank.lab6 import FULL, NONE, RIGHT, WRONG, all_submissions, released, solved
+from autograder.bank.lab6 import FULL, NONE, RIGHT, all_submissions, released, solved
+from autograder.bank.lab6.wrong import WRONG
 from autograder.harness import ChildMisbehaved, RemoteError
 from autograder.scoring.lab6 import LAB, subjects
 from autograder.scoring.lab6.world import World, draw
