@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
+from autograder.bank import mischief
 from autograder.bank.base import Bank, Notebook, Submission, append, as_file, cell, set_source
+from autograder.notebooks import REPOSITORY
 
-ROOT = Path(__file__).resolve().parents[2]
 Vector = tuple[float, ...]
 
 
@@ -56,7 +56,7 @@ class Hostile:
 
     def in_method(self, code: str) -> Notebook:
         """The solution, with a line of mischief whenever `method` is called."""
-        return self.right_with(IN_METHOD.replace("CODE", code))
+        return self.right_with(mischief.IN_METHOD.replace("CODE", code))
 
     def own_cell(self, code: str) -> Notebook:
         """The solution beside an experiment of the learner's own."""
@@ -123,7 +123,7 @@ class Hostile:
                     none,
                     status="tampered",
                 )
-                for name, code in LINES.items()
+                for name, code in mischief.LINES.items()
             ),
         ]
 
@@ -161,7 +161,7 @@ class Hostile:
             ),
             row(
                 "hostile: a loop that ignores signals",
-                lambda: self.untouched_with(IGNORES_SIGNALS),
+                lambda: self.untouched_with(mischief.IGNORES_SIGNALS),
                 none,
                 status="timed_out",
             ),
@@ -186,14 +186,18 @@ class Hostile:
                 contains="ended the process",
                 through_nbgrader=True,
             ),
-            row("hostile: kills its parent", lambda: self.right_with(KILLS_PARENT), full),
+            row("hostile: kills its parent", lambda: self.right_with(mischief.KILLS_PARENT), full),
             row(
                 "hostile: out of memory",
                 lambda: self.in_method("bytearray(10**12)"),
                 broken,
                 contains="MemoryError",
             ),
-            row("hostile: out of memory in an experiment", lambda: self.own_cell(MEMORY), full),
+            row(
+                "hostile: out of memory in an experiment",
+                lambda: self.own_cell(mischief.MEMORY),
+                full,
+            ),
             row(
                 "hostile: sys.exit in a method",
                 lambda: self.in_method("raise SystemExit(0)"),
@@ -201,11 +205,11 @@ class Hostile:
             ),
             row(
                 "hostile: leaves a process running",
-                lambda: self.own_cell(BACKGROUND),
+                lambda: self.own_cell(mischief.BACKGROUND),
                 full,
                 through_nbgrader=True,
             ),
-            row("hostile: forks without end", lambda: self.own_cell(FORKS), full),
+            row("hostile: forks without end", lambda: self.own_cell(mischief.FORKS), full),
             row("hostile: huge output", self._huge_output, full, through_nbgrader=True),
         ]
 
@@ -264,7 +268,7 @@ class Hostile:
             ),
             Submission(
                 "hostile: the notebook is a link to the solution",
-                lambda: {name: f"{ROOT}/solutions/{bank.lab}/{name}"},
+                lambda: {name: f"{REPOSITORY}/solutions/{bank.lab}/{name}"},
                 contains="symbolic link",
                 **bad,
             ),
@@ -277,14 +281,15 @@ class Hostile:
             Submission(
                 "hostile: modules that shadow the grader's",
                 lambda: (
-                    as_file(bank.released, name)() | dict.fromkeys(SHADOWS, b"raise SystemExit")
+                    as_file(bank.released, name)()
+                    | dict.fromkeys(mischief.SHADOWS, b"raise SystemExit")
                 ),
                 self.none,
                 through_nbgrader=True,
             ),
             row(
                 "hostile: a foreign kernel",
-                lambda: bank.solved() | {"metadata": {"kernelspec": EVIL}},
+                lambda: bank.solved() | {"metadata": {"kernelspec": mischief.EVIL}},
                 self.full,
                 through_nbgrader=True,
             ),
@@ -313,24 +318,36 @@ class Hostile:
     def _tricks(self) -> list[Submission]:
         row, untouched = self.bank.row, self.untouched_with
         return [
-            row("hostile: always-equal object", lambda: untouched(ALWAYS_EQUAL), self.none),
+            row(
+                "hostile: always-equal object", lambda: untouched(mischief.ALWAYS_EQUAL), self.none
+            ),
             row(
                 "hostile: always-equal answers from a right class",
-                lambda: self.right_with(ALWAYS_EQUAL),
+                lambda: self.right_with(mischief.ALWAYS_EQUAL),
                 self.always_equal,
             ),
             row(
                 "hostile: patched builtins and json",
-                lambda: untouched(PATCHED),
+                lambda: untouched(mischief.PATCHED),
                 self.none,
                 status="tampered",
             ),
-            row("hostile: transformer and import hooks", lambda: self.right_with(HOOK), self.full),
-            row("hostile: hooks beside the untouched class", lambda: untouched(HOOK), self.none),
-            row("hostile: a class that does nothing", lambda: untouched(NOTHING), self.none),
+            row(
+                "hostile: transformer and import hooks",
+                lambda: self.right_with(mischief.HOOK),
+                self.full,
+            ),
+            row(
+                "hostile: hooks beside the untouched class",
+                lambda: untouched(mischief.HOOK),
+                self.none,
+            ),
+            row(
+                "hostile: a class that does nothing", lambda: untouched(mischief.NOTHING), self.none
+            ),
             row(
                 "hostile: a test that counts its calls",
-                lambda: self._with_test(COUNTING.replace("TEST", self.test)),
+                lambda: self._with_test(mischief.COUNTING.replace("TEST", self.test)),
                 self.untested,
             ),
             row(
@@ -352,14 +369,16 @@ class Hostile:
             row(
                 "hostile: reads the solution by its path",
                 lambda: self.untouched_with(
-                    READ_SOLUTION.replace("LAB", bank.lab).replace("CELL", main)
+                    mischief.READ_SOLUTION.replace("LAB", bank.lab).replace("CELL", main)
                 ),
                 self.none,
                 through_nbgrader=True,
             ),
             row(
                 "hostile: looks for the grader in its process",
-                lambda: self.untouched_with(GRADER.replace("SCORING", bank.lab.partition("_")[0])),
+                lambda: self.untouched_with(
+                    mischief.GRADER.replace("SCORING", bank.lab.partition("_")[0])
+                ),
                 self.none,
             ),
             row("hostile: a memorised public scenario", self._memorised, self.none),
@@ -388,7 +407,7 @@ class Hostile:
     def _memorised(self) -> Notebook:
         """Right where the public tests look, and untouched elsewhere."""
         faulty = "".join(cell(self.bank.released(), self.bank.answers[0])["source"])
-        chosen = MEMORISED.replace("PUBLIC", self.public)
+        chosen = mischief.MEMORISED.replace("PUBLIC", self.public)
         source = f"{self.bank.solution(self.bank.answers[0])}\nRight = CLASS\n{faulty}\n{chosen}"
         return set_source(self.bank.released(), self.bank.answers[0], self._named(source))
 
@@ -412,147 +431,3 @@ class Hostile:
         output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": script}}
         cell(notebook, self.graded)["outputs"] = [output]
         return notebook
-
-
-EVIL = {"name": "evil", "display_name": "x", "language": "sh"}
-SHADOWS = ("autograder.py", "json.py", "minserve.py", "sitecustomize.py", "nbgrader.py")
-IN_METHOD = """
-_method = CLASS.METHOD
-def mischief(self, *args, **named):
-    CODE
-    return _method(self, *args, **named)
-CLASS.METHOD = mischief
-"""
-IGNORES_SIGNALS = """
-import signal
-for s in (signal.SIGINT, signal.SIGTERM, signal.SIGXCPU):
-    signal.signal(s, signal.SIG_IGN)
-while True:
-    try:
-        while True: pass
-    except BaseException: pass
-"""
-KILLS_PARENT = """
-import os
-try:
-    os.kill(os.getppid(), 9)
-except PermissionError:
-    pass
-"""
-BACKGROUND = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        while True:
-            time.sleep(1)
-    os._exit(0)
-"""
-FORKS = """
-import os
-try:
-    while os.fork(): pass
-    os._exit(0)
-except OSError:
-    pass
-"""
-MEMORY = """
-def hog():
-    held = []
-    while True:
-        held.append(bytearray(10**7))
-hog()
-"""
-WRITES = """
-import os
-for descriptor in range(3, 16):
-    try:
-        WRITE
-    except OSError:
-        pass
-"""
-LINES = {
-    "forged score lines": WRITES.replace(
-        "WRITE", """os.write(descriptor, b'{"score": 17, "points": 17}\\n')"""
-    ),
-    "forged answers": WRITES.replace(
-        "WRITE", """os.write(descriptor, b'{"return": true}\\n' * 100)"""
-    ),
-    "floods the line": WRITES.replace("WRITE", "while True: os.write(descriptor, b'[' * 65536)"),
-}
-ALWAYS_EQUAL = """
-class Always(int):
-    def __eq__(self, other): return True
-    def __ne__(self, other): return False
-    __hash__ = int.__hash__
-    def __bool__(self): return True
-
-_method = CLASS.METHOD
-CLASS.METHOD = lambda self, *args, **named: (_method(self, *args, **named), Always(1))[1]
-"""
-PATCHED = """
-import builtins, json, sys, unittest
-builtins.all = builtins.any = lambda *a: True
-builtins.len = lambda x: 8
-builtins.isinstance = lambda *a: True
-json.dumps = lambda *a, **k: '{"return": true}'
-sys.modules["__main__"].describe = lambda error: {"return": None}
-"""
-HOOK = """
-import sys
-try:
-    get_ipython().input_transformers_cleanup.append(lambda lines: ["pass\\n"])
-except NameError:
-    pass
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        seen.append(name)
-seen = []
-sys.meta_path.insert(0, Finder())
-sys.settrace(lambda frame, event, arg: None)
-"""
-NOTHING = """
-class CLASS:
-    def __init__(self, *args): pass
-    def __getattr__(self, name): return lambda *args: None
-"""
-COUNTING = """
-calls = []
-def TEST(make):
-    calls.append(1)
-    with open("/tmp/calls", "a") as file:
-        file.write("x")
-    assert max(len(calls), len(open("/tmp/calls").read())) < 4
-"""
-READ_SOLUTION = f"""
-import glob, json, os
-found = []
-for root in ("{ROOT}", "{ROOT.parent}", "/home", "/root", "/proc/1/root", "/proc/1/cwd", "..", ""):
-    found += glob.glob(root + "/solutions/LAB/*.ipynb")
-    found += glob.glob(root + "/*/solutions/LAB/*.ipynb")
-for path in found:
-    for c in json.load(open(path))["cells"]:
-        if c["id"] == "CELL":
-            lines = "".join(c["source"]).split("\\n")
-            lines = [line for line in lines if not line.lstrip().startswith("#")]
-            exec("\\n".join(lines))
-"""
-GRADER = """
-import sys
-for name in ("autograder", "autograder.scoring.SCORING", "minserve.scheduling", "minserve.engine"):
-    try:
-        __import__(name)
-        raise SystemExit("the grader is importable")
-    except ImportError:
-        pass
-import gc
-for thing in gc.get_objects():
-    if type(thing).__name__ == "Server":
-        thing.handle = lambda message: True
-        thing.load = lambda cells: {"cells": {}, "names": ["CLASS"]}
-"""
-MEMORISED = """
-Faulty = CLASS
-def CLASS(*args):
-    return (Right if PUBLIC else Faulty)(*args)
-"""
