@@ -6,6 +6,7 @@ import pytest
 
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.learn.experiments import lesson3 as lab
+from minserve.learn.experiments import lesson3_overload as rush
 from minserve.learn.experiments.common import northstar_requests, words
 from minserve.learn.reference import make_room, paged_attention
 
@@ -47,7 +48,7 @@ def test_cancelled_blocks_come_back_when_the_step_in_flight_has_ended_and_not_be
 
 
 def test_overload_policies_differ_as_the_lesson_says():
-    reserve, preempt, refuse = (lab.overload(kind) for kind in ("reserve", "preempt", "refuse"))
+    reserve, preempt, refuse = (rush.overload(kind) for kind in ("reserve", "preempt", "refuse"))
     assert reserve.num_preemptions == 0 and reserve.kv_used_share < preempt.kv_used_share
     assert preempt.num_preemptions > 0 and preempt.recomputed_tokens > 0
     assert reserve.recomputed_tokens == 0
@@ -64,14 +65,14 @@ def test_make_room_of_a_learner_chooses_the_victims():
         asked.append((num_missing, victims))
         return victims
 
-    result = lab.overload("preempt", make_room=noting)
+    result = rush.overload("preempt", make_room=noting)
     assert result.num_served == result.num_asked
     assert any(missing > 0 and victims for missing, victims in asked)
     assert result.num_preemptions >= sum(len(victims) > 0 for _, victims in asked) > 0
 
 
 def test_more_users_fill_the_memory_while_compute_stays_idle():
-    few, many = lab.dashboard(32), lab.dashboard(64)
+    few, many = rush.dashboard(32), rush.dashboard(64)
     assert many[2] == "100%" and int(many[1].rstrip("%")) < 10
     assert float(many[3]) > 2 * float(few[3])
 

@@ -6,6 +6,7 @@ import pytest
 
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.learn.experiments import lesson4 as lab
+from minserve.learn.experiments import lesson4_timing as timing
 from minserve.learn.prefix import Caller, LeafFirstCache, cache_salt
 
 
@@ -57,16 +58,16 @@ def test_leaf_first_keeps_nothing_out_of_reach_and_reuses_more_than_plain_lru():
 
 
 def test_a_salt_hides_from_other_tenants_what_a_shared_cache_shows():
-    assert lab.probe(cache_salt, "global").accuracy > 0.9
-    assert 0.4 < lab.probe(cache_salt, "tenant").accuracy < 0.6
+    assert timing.probe(cache_salt, "global").accuracy > 0.9
+    assert 0.4 < timing.probe(cache_salt, "tenant").accuracy < 0.6
     colleague = Caller("acme", "carl")
-    assert lab.probe(cache_salt, "tenant", attacker=colleague).accuracy > 0.9
-    assert 0.4 < lab.probe(cache_salt, "user", attacker=colleague).accuracy < 0.6
+    assert timing.probe(cache_salt, "tenant", attacker=colleague).accuracy > 0.9
+    assert 0.4 < timing.probe(cache_salt, "user", attacker=colleague).accuracy < 0.6
 
 
 def test_wider_scopes_reuse_more():
     scopes = ("user", "tenant", "application", "global")
-    rates = [lab.simulate(lab.neighbours(cache_salt, s)).token_hit_rate for s in scopes]
+    rates = [lab.simulate(timing.neighbours(cache_salt, s)).token_hit_rate for s in scopes]
     assert rates == sorted(rates) and rates[0] < rates[1] < rates[2]
 
 

@@ -1,4 +1,4 @@
-"""Lesson 4's experiments: prompts that begin alike, what that saves, and whom it tells."""
+"""Lesson 4's experiments: prompts that begin alike, what that saves, and what is kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from minserve.client import LocalClient
@@ -20,7 +20,7 @@ from minserve.execution.executor import Executor
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.kv.prefix import root_hash
 from minserve.learn.experiments.common import BIG_MODEL, again, quantile
-from minserve.learn.prefix import Caller, LeafFirstCache, block_hashes, install
+from minserve.learn.prefix import LeafFirstCache, block_hashes, install
 from minserve.request import Request, SamplingParams
 
 BLOCK = 16
@@ -323,102 +323,6 @@ def _num_out_of_reach(held: Any) -> int:
     return sum(not is_reachable(key) for key in parents)
 
 
-# -- who shares
-
-
-def neighbours(salt: Callable[[bytes, Caller, str], str], scope: str) -> list[Request]:
-    """Questions of 24 people of 4 tenants through 2 applications, salted by `scope`.
-
-    A prompt has 320 tokens of the application, 320 of its tenant's policy, 160 of the person's
-    own record, and a question.
-    """
-    rng, requests = random.Random(4), []
-    for number in range(150):
-        person = rng.randrange(24)
-        tenant, application = f"tenant {person % 4}", f"application {person % 2}"
-        who = Caller(tenant, f"person {person}", application)
-        requests.append(
-            ask(
-                f"q{number:03}",
-                tokens(application, 320),
-                tokens(f"policy of {tenant}", 320),
-                tokens(f"record of {who.user}", 160),
-                tokens(f"question {number}", 40),
-                at_s=0.2 * number,
-                answer=20,
-                salt=salt(SECRET, who, scope),
-            )
-        )
-    return requests
-
-
-SECRET = b"drawn by the server at its start"
-"""Fixed here, so that a lesson says the same each time."""
-
-
-# -- the side channel
-
-VICTIM = Caller("acme", "vera")
-ATTACKER = Caller("rival", "mallory")
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What an attacker saw: times to first token, in ms, of prompts that the victim had sent or
-    not, the limit it guessed by, and the share of its guesses that were right.
-    """
-
-    sent_ms: list[float]
-    unsent_ms: list[float]
-    limit_ms: float
-
-    @property
-    def accuracy(self) -> float:
-        """0.5 is what a coin gets."""
-        right = sum(time < self.limit_ms for time in self.sent_ms)
-        right += sum(time >= self.limit_ms for time in self.unsent_ms)
-        return right / (len(self.sent_ms) + len(self.unsent_ms))
-
-
-def probe(
-    salt: Callable[[bytes, Caller, str], str],
-    scope: str,
-    attacker: Caller = ATTACKER,
-    num_trials: int = 200,
-    num_tokens: int = 600,
-) -> Probe:
-    """Of each two prompts the victim sends one; the attacker sends both, and looks at the clock.
-
-    Other people's requests come at the same moment, which blurs the times. The attacker learns its
-    limit from prompts of its own, sent twice.
-    """
-    engine = Engine(SimulatedExecutor(16_384, BLOCK, cost=BIG_MODEL))
-    clock = VirtualClock()
-    client, rng = LocalClient(engine, EventLoop(clock)), random.Random(4)
-    names = iter(range(10**6))
-
-    def send(who: Caller, prompt: list[int]) -> float:
-        now_s = clock.now_s() + 1.0
-        for _ in range(rng.randrange(4)):
-            other = tokens(f"noise {next(names)}", rng.randrange(20, 200))
-            client.send(ask(f"n{next(names)}", other, answer=1, at_s=now_s))
-        request = ask(f"p{next(names)}", prompt, answer=1, at_s=now_s)
-        request.cache_salt = salt(SECRET, who, scope)
-        client.send(request)
-        client.run()
-        return request.timeline.ttft_s * 1000
-
-    own = [tokens(f"own {n}", num_tokens) for n in range(20)]
-    cold, warm = ([send(attacker, prompt) for prompt in own] for _ in range(2))
-    sent, unsent = [], []
-    for trial in range(num_trials // 2):
-        secret = tokens(f"secret {trial}", num_tokens)
-        send(VICTIM, secret)
-        sent.append(send(attacker, secret))
-        unsent.append(send(attacker, tokens(f"guess {trial}", num_tokens)))
-    return Probe(sent, unsent, (median(cold) + median(warm)) / 2)
-
-
 # -- what invalidates
 
 
@@ -455,84 +359,6 @@ def fingerprints(folder: Path) -> list[tuple[str, str]]:
             edit(copy)
             rows.append((name, fingerprint(copy, dtype)))
     return rows
-
-
-# -- quality
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """How many of `num_asked` questions were answered rightly, and what was reused for it.
-
-    `wrong` has the others: (question, right answer, the model's answer).
-    """
-
-    num_asked: int
-    wrong: list[tuple[str, str, str]]
-    run: Run
-
-    def row(self, *names: str) -> tuple[str, ...]:
-        """Cells under `QUALITY_HEADING`."""
-        right = f"{self.num_asked - len(self.wrong)} of {self.num_asked}"
-        return *names, f"{self.run.token_hit_rate:.0%}", right
-
-
-QUALITY_HEADING = ("questions", "prompt", "hit rate (tokens)", "right")
-
-
-def questions(kind: str, count: int) -> list[Any]:
-    """Northstar's checkable questions of one kind, to one tenant."""
-    from minserve.northstar.questions import load_questions
-
-    found = [q for q in load_questions() if q.kind == kind]
-    return [q for q in found if q.tenant == found[0].tenant][:count]
-
-
-def as_shipped(asked: Sequence[Any], corpus: Any) -> list[str]:
-    """System prompt, history, the question's own evidence, the question."""
-    from minserve.northstar.questions import prompt_of
-
-    return [prompt_of(question, corpus) for question in asked]
-
-
-def one_evidence_for_all(asked: Sequence[Any], corpus: Any) -> list[str]:
-    """The evidence of all questions before each: a long prefix that everybody shares."""
-    from minserve.northstar.prompts import render_prompt
-
-    lines = corpus.lines(list(dict.fromkeys(i for q in asked for i in q.evidence)))
-    return [render_prompt(corpus.system_prompt, lines, q.text) for q in asked]
-
-
-def without_history(asked: Sequence[Any], corpus: Any) -> list[str]:
-    """The last turn only, so that all chats begin alike."""
-    from minserve.northstar.prompts import render_prompt
-
-    return [render_prompt(corpus.system_prompt, corpus.lines(q.evidence), q.text) for q in asked]
-
-
-def answer(
-    executor: Any,
-    asked: Sequence[Any],
-    layout: Callable[[Sequence[Any], Any], list[str]],
-    make: Callable[[], Any] = LeafFirstCache,
-) -> Answered:
-    """Ask the model each question in this layout, greedily, and check its answers."""
-    from minserve.northstar.corpus import load_corpus
-    from minserve.northstar.questions import is_correct
-
-    corpus = load_corpus()
-    encode, decode = executor.tokenizer.encode, executor.tokenizer.decode
-    requests = [
-        Request(question.id, tuple(encode(prompt)), SamplingParams(max_tokens=24))
-        for question, prompt in zip(asked, layout(asked, corpus), strict=True)
-    ]
-    run = serve(executor, requests, make)
-    wrong = []
-    for question, output in zip(asked, run.answers, strict=True):
-        text = decode(output).replace("<|end|>", "")
-        if not is_correct(question, text, corpus.version):
-            wrong.append((question.text, question.expected[corpus.version], text))
-    return Answered(len(asked), wrong, run)
 
 
 # -- pictures

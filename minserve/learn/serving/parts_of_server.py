@@ -12,7 +12,7 @@ from minserve.engine import Engine
 from minserve.errors import BlockError, ConfigError, MinserveError
 from minserve.execution.executor import StepPlan
 from minserve.kv.prefix import PrefixCache
-from minserve.learn.experiments.lesson3 import OneByOne
+from minserve.learn.attention import OneByOne
 from minserve.learn.parts_of_engine import Asking, OrderingPart
 from minserve.learn.policies import PolicyPart
 from minserve.learn.pool import for_engine
