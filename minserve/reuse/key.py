@@ -130,17 +130,19 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What a request says of itself beyond its tokens, for caches.
+    """What a request says of itself beyond its tokens, for caches and checks.
 
     `answer_class` is one that the caller's key may claim. `messages` are its turns as text, empty
     where there are none; `sources` the ids of what its evidence was taken from. With a `partition`
-    it shares with those of the same one only, among those it would share with.
+    it shares with those of the same one only, among those it would share with. `response_format`
+    is what its answer is to be, as OpenAI's API has it.
     """
 
     answer_class: str = "default"
     messages: tuple[Message, ...] = ()
     sources: tuple[str, ...] = ()
     partition: str = ""
+    response_format: Json = None
 
 
 class CacheKey(Protocol):
@@ -268,7 +270,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for option in options:
         origin = typing.get_origin(option)
-        if is_dataclass(option):
+        if isinstance(option, type) and is_dataclass(option):
             return _build(option, value, where)
         if origin in (tuple, frozenset) and _is_list(value):
             inner = typing.get_args(option)[0]

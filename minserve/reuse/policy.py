@@ -20,6 +20,7 @@ class ClassPolicy:
     `freshness_s` is how long an answer may be served after it was computed, `evidence_s` how long
     what was looked up for it may be used; 0 is never. `semantic` allows it for other words of the
     same question. `sampled` allows it where decoding is random, so that all get one sample.
+    `check` names what its answers must pass (`minserve.reuse.validation`); empty is nothing.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ClassPolicy:
     evidence_s: float = 0.0
     semantic: bool = False
     sampled: bool = False
+    check: str = ""
     why: str = ""
 
     def allows(self, query: Query) -> bool:
