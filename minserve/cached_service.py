@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
+from minserve.cascaded_service import CascadedService
 from minserve.request import FinishReason, Request
 from minserve.reuse.flight import SingleFlight, Waiter
 from minserve.reuse.invalidation import CacheEvent
@@ -47,7 +48,7 @@ class CachedService:
 
     def __init__(
         self,
-        service: Service,
+        service: Service | CascadedService,
         cache: ExactCache,
         model: ModelTuple,
         answer_class: str = "default",
@@ -79,16 +80,15 @@ class CachedService:
         wording = wording or Wording(self.answer_class)
         query = self._query(request, wording)
         if query is None:
-            return self.service.submit(request, listener, quota)
+            return self.service.submit(request, listener, quota, wording)
         found, how = self._look_up(query)
         if found.answer is not None:
             return _tell(listener, _Whole(found.answer.text, **found.answer.extra), how)
         try:
             key = partition_of(query), self.cache.key_of(query)
         except Exception:  # a request without a key is nobody else's
-            return self.service.submit(request, listener, quota)
-        sources = tuple(Source(id) for id in wording.sources)
-        asked = _Asked(request, query, listener, quota, sources)
+            return self.service.submit(request, listener, quota, wording)
+        asked = _Asked(request, query, listener, quota, wording)
         asked.waiter = Waiter(
             key,
             lambda: self._lead(asked),
@@ -139,7 +139,8 @@ class CachedService:
         sampling = request.sampling
         if sampling.temperature > 0 or sampling.n > 1 or sampling.logprobs is not None:
             return None
-        decoding = Decoding(**asdict(sampling) | {"seed": None})  # greedy: the seed has no part
+        stated = {"seed": None, "response_format": wording.response_format}  # greedy: no seed
+        decoding = Decoding(**asdict(sampling) | stated)
         tokens = Message("prompt", " ".join(map(str, request.prompt_token_ids)))
         apart = (Message("partition", wording.partition),) if wording.partition else ()
         policy = self.cache.policies[wording.answer_class]
@@ -156,12 +157,15 @@ class CachedService:
     def _lead(self, asked: _Asked) -> None:
         asked.is_leading = True
         asked.began_s, asked.since = self.now_s(), self.cache.num_events()
-        self.service.submit(asked.request, lambda output: self._hear(asked, output), asked.quota)
+        self.service.submit(
+            asked.request, lambda output: self._hear(asked, output), asked.quota, asked.wording
+        )
 
     def _hear(self, asked: _Asked, output: Output) -> None:
         """The leader's outputs go on as they come, and are kept for those who wait."""
         match output:
-            case Started():
+            case Started(route=route):
+                asked.whole.route = route
                 output = replace(output, cache="miss")
             case Piece():
                 asked.whole.text += output.text
@@ -190,12 +194,12 @@ class CachedService:
         answer = Answer(
             whole.text,
             whole.reason,
-            asked.sources,
+            tuple(Source(id) for id in asked.wording.sources),
             compute_s=now_s - asked.began_s,
-            extra={"num_tokens": whole.num_tokens},
+            extra={"num_tokens": whole.num_tokens, "route": whole.route},
         )
         if self.cache.put(asked.query, answer, now_s, asked.since) and self.semantic is not None:
-            self.semantic.put(asked.query, tuple(source.id for source in asked.sources))
+            self.semantic.put(asked.query, asked.wording.sources)
         asked.has_heard = True
         self._flight.done(asked.waiter, whole)
 
@@ -226,6 +230,7 @@ class _Whole:
     text: str = ""
     num_tokens: int = 0
     reason: str = FinishReason.STOP.value
+    route: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -236,9 +241,9 @@ class _Asked:
     query: Query
     listener: Listener
     quota: Quota
-    sources: tuple[Source, ...] = ()
+    wording: Wording
     whole: _Whole = field(default_factory=_Whole)
-    waiter: Waiter | None = None
+    waiter: Waiter[_Whole] = field(init=False)
     is_leading: bool = False
     has_heard: bool = False
     began_s: float = 0.0
@@ -246,6 +251,6 @@ class _Asked:
 
 
 def _tell(listener: Listener, whole: _Whole, cache: str) -> None:
-    listener(Started(0, cache=cache))
+    listener(Started(0, cache, whole.route))
     listener(Piece(0, whole.text, whole.num_tokens))
     listener(Ended(0, FinishReason(whole.reason)))

@@ -24,15 +24,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One model's answer to a request that others may have been asked as well.
+
+    `outcome` is `passed` or `failed`, its check, or how it ended before it was whole.
+    """
+
+    model: str
+    num_prompt_tokens: int
+    num_output_tokens: int
+    outcome: str
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The prompt is being computed; `num_cached_tokens` of it were already.
 
     `cache` says what the response cache made of it: `hit`, `similar` (of another wording), `shared`
-    or `miss`; empty without one.
+    or `miss`; empty without one. `route` names the model that a cascade took the answer from, after
+    the `attempts` of all that it asked; both are empty without one.
     """
 
     num_cached_tokens: int
     cache: str = ""
+    route: str = ""
+    attempts: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
