@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minserve.cli.console import Model
+from minserve.cli.server_url import URL, Key, no_access
 from minserve.errors import ConfigError, MinserveError
 
 if TYPE_CHECKING:
@@ -24,11 +25,9 @@ Ask = Callable[[Messages], Iterator[str]]
 
 def chat(
     url: Annotated[
-        str | None, typer.Option(help="A server to talk to, such as http://127.0.0.1:8000.")
+        str | None, typer.Option(*URL, help="A server to talk to, such as http://127.0.0.1:8000.")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="API key for the server.", envvar="MINSERVE_API_KEY")
-    ] = None,
+    key: Key = None,
     model: Model = "nano",
     system: Annotated[str, typer.Option(help="A system prompt to put in front.")] = "",
     max_tokens: Annotated[int, typer.Option(min=1, help="Of each answer.")] = 256,
@@ -48,7 +47,7 @@ def chat(
     options = {"max_tokens": max_tokens, "temperature": temperature}
     if url:
         with _client(url, key) as client:
-            _talk(lambda messages: _ask_server(client, {"messages": messages, **options}), system)
+            _talk(lambda said: _ask_server(client, {"messages": said, **options}, key), system)
         return
     from minserve.cli.served_engine import EngineSettings, make_server
 
@@ -97,7 +96,8 @@ def _show(pieces: Iterator[str]) -> str:
         pieces.close()
         print(" [stopped]", end="")
     except MinserveError as error:
-        print(f"error: {error}", file=sys.stderr, end="")
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        print(f"error: {error}{hint}", file=sys.stderr, end="")
     print()
     return answer
 
@@ -112,12 +112,14 @@ def _client(url: str, key: str | None):
         raise ConfigError(f"cannot call {url!r}: {error}", "check --url and --key") from None
 
 
-def _ask_server(client: Any, body: dict[str, Any]) -> Iterator[str]:
+def _ask_server(client: Any, body: dict[str, Any], key: str | None) -> Iterator[str]:
     import httpx
 
     path, body = "/v1/chat/completions", {**body, "stream": True}
     try:
         with client.stream("POST", path, json=body) as response:
+            if response.status_code == 401:
+                raise no_access(key)
             if response.status_code != 200:
                 response.read()
                 raise MinserveError(response.json()["error"]["message"])

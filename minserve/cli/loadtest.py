@@ -11,6 +11,7 @@ import typer
 
 from minserve.cli import workload as opt
 from minserve.cli.console import Json, Model, out, print_json
+from minserve.cli.server_url import KEY, KEY_VARIABLE, URL
 from minserve.errors import ConfigError
 
 ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
@@ -20,7 +21,9 @@ def loadtest(
     context: typer.Context,
     base_url: Annotated[
         str | None,
-        typer.Option(help="An OpenAI-compatible server; without it an engine in this process."),
+        typer.Option(
+            *URL, help="An OpenAI-compatible server; without it an engine in this process."
+        ),
     ] = None,
     model: Model = "",
     backend: Annotated[str, typer.Option(help="openai (completions) or openai-chat.")] = "openai",
@@ -48,7 +51,10 @@ def loadtest(
     timeout: Annotated[
         float, typer.Option(help="Seconds from the intended time until a request is given up.")
     ] = 600.0,
-    api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="Bearer key.")] = "",
+    api_key: Annotated[
+        str,
+        typer.Option(*KEY, envvar=[KEY_VARIABLE, "OPENAI_API_KEY"], help="API key for the server."),
+    ] = "",
     tenant_keys: Annotated[
         Path | None,
         typer.Option(help="JSON of tenant name to API key, for traffic of several tenants."),
@@ -72,13 +78,13 @@ def loadtest(
 
     Examples:
 
-    - `minserve loadtest --base-url http://127.0.0.1:8000 --request-rate 5 --num-prompts 300`
+    - `minserve loadtest --url http://127.0.0.1:8000 --request-rate 5 --num-prompts 300`
 
-    - `minserve loadtest --base-url ... --goodput ttft:500 tpot:50 --save-result`
+    - `minserve loadtest --url ... --goodput ttft:500 tpot:50 --save-result`
 
     - `minserve loadtest --model nano --dataset-name northstar --request-rate 20`: in process
 
-    - `minserve loadtest --base-url ... --max-concurrency 8`: closed loop, eight users
+    - `minserve loadtest --url ... --max-concurrency 8`: closed loop, eight users
     """
     objectives = opt.objectives(goodput, context.args)
     if backend not in ENDPOINTS:

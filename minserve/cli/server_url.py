@@ -1,17 +1,26 @@
-"""How commands that watch a server reach it."""
+"""Where a server listens and with which key it is called, for every command that calls one."""
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any
 
 import typer
 
 from minserve.errors import ConfigError, DataNotFound
 
-Url = Annotated[str, typer.Option(help="Where the server listens.")]
-Key = Annotated[str | None, typer.Option(help="API key; else MINSERVE_API_KEY, if it is set.")]
+# The second spelling of each is that of other tools.
+URL = ("--url", "--base-url")
+KEY = ("--key", "--api-key")
+KEY_VARIABLE = "MINSERVE_API_KEY"
+Url = Annotated[str, typer.Option(*URL, help="Where the server listens.")]
+Key = Annotated[str | None, typer.Option(*KEY, envvar=KEY_VARIABLE, help="API key for the server.")]
 DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def no_access(key: str | None) -> ConfigError:
+    """What to say when a server answers 401."""
+    what = "the server does not know this API key" if key else "the server asks for an API key"
+    return ConfigError(what, f"give one with {KEY[0]} or in the variable {KEY_VARIABLE}")
 
 
 class ServerReader:
@@ -20,13 +29,12 @@ class ServerReader:
     def __init__(self, url: str, key: str | None) -> None:
         import httpx
 
-        key = key or os.environ.get("MINSERVE_API_KEY")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
             self._client = httpx.Client(base_url=url, headers=headers, timeout=10)
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             raise ConfigError(f"cannot call {url!r}: {error}", "check --url and --key") from None
-        self._url = url
+        self._url, self._key = url, key
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON object at `path`. Raises `DataNotFound`, and says what the server said."""
@@ -40,10 +48,9 @@ class ServerReader:
                 f"no minserve server answers at {self._url}: {error}",
                 "start one with `minserve serve`, or give its --url",
             ) from None
+        if response.status_code == 401:
+            raise no_access(self._key)
         if response.status_code != 200:
             said = content.get("error", {}) if isinstance(content, dict) else {}
-            hint = (
-                "give a key with --key or MINSERVE_API_KEY" if response.status_code == 401 else ""
-            )
-            raise DataNotFound(f"the server says: {said.get('message', content)}", hint)
+            raise DataNotFound(f"the server says: {said.get('message', content)}")
         return content

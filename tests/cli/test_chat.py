@@ -8,6 +8,8 @@ import sys
 
 from live_server import Live
 
+from minserve.serving.identity import KeyRing
+
 
 def chat(said: str, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(
@@ -38,6 +40,15 @@ def test_server_remembers_the_conversation_until_it_is_reset():
         done = chat("hello\nhello\n/reset\nhello\n", "--url", live.url, "--max-tokens", "3")
     assert done.returncode == 0 and done.stdout.splitlines() == ["abc"] * 3
     assert lengths[1] > lengths[0] == lengths[2]
+
+
+def test_server_that_wants_a_key_is_told_of_by_the_name_of_the_option():
+    with Live(keys=KeyRing([])) as live:
+        without = chat("x\n/quit\n", "--base-url", live.url)
+        wrong = chat("x\n/quit\n", "--url", live.url, "--api-key", "mk-other")
+    hint = "hint: give one with --key or in the variable MINSERVE_API_KEY"
+    assert "error: the server asks for an API key" in without.stderr and hint in without.stderr
+    assert "error: the server does not know this API key" in wrong.stderr
 
 
 def test_errors_of_a_server_are_told_and_the_chat_goes_on():
