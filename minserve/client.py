@@ -12,7 +12,7 @@ from typing import Protocol
 from minserve.clock import EventLoop
 from minserve.engine import Engine
 from minserve.errors import ExecutorFailed, MinserveError
-from minserve.events import Event, Finished
+from minserve.events import Event, Finished, RequestEvent
 from minserve.execution.executor import Handle
 from minserve.request import FinishReason, Request, Status
 
@@ -149,9 +149,9 @@ class LocalClient:
             raise
 
     def _dispatch(self, event: Event) -> None:
-        request_id = getattr(event, "request_id", None)
-        _, listener = self._served.get(request_id, (None, None))
+        if not isinstance(event, RequestEvent) or event.request_id not in self._served:
+            return
+        _, listener = self._served[event.request_id]
         if isinstance(event, Finished):
-            self._served.pop(request_id, None)
-        if listener:
-            listener(event)
+            del self._served[event.request_id]
+        listener(event)

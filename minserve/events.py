@@ -25,10 +25,16 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted(Event):
-    """A request was accepted and waits."""
+class RequestEvent(Event):
+    """Something that happened to one request."""
 
     request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(RequestEvent):
+    """A request was accepted and waits."""
+
     num_prompt_tokens: int
     workload_class: str
     kind: ClassVar[str] = "submitted"
@@ -56,19 +62,17 @@ class StepEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted(Event):
+class Admitted(RequestEvent):
     """A waiting request got its first blocks; `num_cached_tokens` of it need no computing."""
 
-    request_id: str
     num_cached_tokens: int
     kind: ClassVar[str] = "admitted"
 
 
 @dataclass(frozen=True, slots=True)
-class Preempted(Event):
+class Preempted(RequestEvent):
     """A running request gave its blocks back and waits again; it keeps its output."""
 
-    request_id: str
     kind: ClassVar[str] = "preempted"
 
 
@@ -83,13 +87,12 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
-class TokensProduced(Event):
+class TokensProduced(RequestEvent):
     """The next output tokens of a request, in order, with their `logprobs` if it asked for them.
 
     Of `num_draft_tokens` that speculation proposed, all but the last of these tokens were right.
     """
 
-    request_id: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     num_draft_tokens: int = 0
@@ -97,10 +100,9 @@ class TokensProduced(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished(Event):
+class Finished(RequestEvent):
     """The one terminal event of a request: nothing about it follows."""
 
-    request_id: str
     reason: str
     num_output_tokens: int
     error: str | None = None

@@ -27,6 +27,7 @@ from minserve.events import (
     Event,
     Finished,
     Preempted,
+    RequestEvent,
     StepEnded,
     StepStarted,
     Submitted,
@@ -102,8 +103,9 @@ class Outcome:
     @property
     def met_deadline(self) -> bool:
         """It finished well, and by its deadline if it had one."""
-        in_time = self.deadline_s is None or self.finished_s <= self.deadline_s
-        return self.is_ok and in_time
+        if not self.is_ok or self.finished_s is None:
+            return False
+        return self.deadline_s is None or self.finished_s <= self.deadline_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,8 @@ def outcomes(requests: Iterable[Request], events: Iterable[Event]) -> list[Outco
         for request in requests
     }
     for event in events:
-        outcome = by_id.get(getattr(event, "request_id", None))
-        if outcome is not None:
-            note(outcome, event)
+        if isinstance(event, RequestEvent) and event.request_id in by_id:
+            note(by_id[event.request_id], event)
     return list(by_id.values())
 
 

@@ -142,6 +142,12 @@ def test_deadlines_count_whoever_failed_and_leave_out_whoever_has_none_or_left()
     assert summarise([request("free")], events).deadline_attainment is None
 
 
+def test_who_has_not_ended_has_not_met_its_deadline():
+    requests = [request("met", deadline_s=5), request("running", deadline_s=5)]
+    events = [*life("met", 0, 0, [(5.0, 1)]), *life("running", 0, 0, [(1.0, 1)])[:-1]]
+    assert summarise(requests, events).deadline_attainment == 0.5
+
+
 def test_prefix_hits_are_counted_in_tokens_at_every_admission():
     events = [
         Submitted(0, "a", 100, "standard"),

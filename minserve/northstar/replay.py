@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minserve.client import EngineClient
-from minserve.events import Event, Finished
+from minserve.events import Event, Finished, RequestEvent
 from minserve.metrics import Outcome, Summary, outcomes, summarise
 from minserve.northstar.questions import is_qualified
 from minserve.northstar.traffic import Arrival
@@ -33,7 +33,7 @@ class Replay:
 
     def note_step(self, event: Event) -> None:
         """Take in an event of the engine's log, if it is one of a step."""
-        if not hasattr(event, "request_id"):
+        if not isinstance(event, RequestEvent):
             self.events.append(event)
 
     def run(

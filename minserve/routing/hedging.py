@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from minserve.client import EngineClient, Listener
 from minserve.clock import EventLoop
-from minserve.events import Event, Finished, Submitted, TokensProduced
+from minserve.events import Event, Finished, RequestEvent, Submitted, TokensProduced
 from minserve.metrics import percentile
 from minserve.request import Request
 
@@ -153,4 +153,4 @@ class _Race:
 
 
 def _renamed(event: Event, request_id: str) -> Event:
-    return replace(event, request_id=request_id) if hasattr(event, "request_id") else event
+    return replace(event, request_id=request_id) if isinstance(event, RequestEvent) else event
