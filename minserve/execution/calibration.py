@@ -21,7 +21,7 @@ import numpy as np
 
 from minserve.engine import Engine
 from minserve.errors import ConfigError, DataNotFound
-from minserve.execution.executor import Executor, Handle, Row, StepPlan, StepResult
+from minserve.execution.executor import Executor, Row, StepPlan, StepResult
 from minserve.execution.simulated import CostModel, SimulatedExecutor
 from minserve.home import home
 from minserve.request import Request, SamplingParams
@@ -129,7 +129,8 @@ def observe(
     planning = planning_cost(max_running, now_s)
     for rows in kinds:
         _timed(executor, rows, vocab, rng, now_s)
-    began_s, steps = now_s(), []
+    began_s = now_s()
+    steps: list[ObservedStep] = []
     while not steps or now_s() - began_s < budget_s:
         rng.shuffle(kinds)
         for rows in kinds:
@@ -208,32 +209,6 @@ def planning_cost(
     return CostModel(max(0.0, first - per_row_s), 0.0, per_row_s, 0.0)
 
 
-class TimedExecutor:
-    """A real executor on the virtual clock: each step ends when the real one would have.
-
-    Everything is computed; only waiting is not done. `steps` and `tokens` record what happened, so
-    that `replaying` them gives the same event log without computing anything.
-    """
-
-    def __init__(self, executor: Executor, now_s: Callable[[], float] = time.perf_counter) -> None:
-        self._executor, self._now_s = executor, now_s
-        self.durations_s: list[float] = []
-        self.results: list[StepResult] = []
-        for name in ("num_blocks", "block_size", "max_model_len", "eos_token_ids"):
-            setattr(self, name, getattr(executor, name))
-        self.cache_namespace = executor.cache_namespace
-
-    def launch(self, plan: StepPlan, now_s: float) -> Handle:
-        began_s = self._now_s()
-        handle = self._executor.launch(plan, now_s)
-        self.results.append(self._executor.collect(handle))
-        self.durations_s.append(self._now_s() - began_s)
-        return _Timed(plan, now_s + self.durations_s[-1], self.results[-1])
-
-    def collect(self, handle: Handle) -> StepResult:
-        return handle.result
-
-
 @dataclass(frozen=True, slots=True)
 class _Timed:
     plan: StepPlan
@@ -241,21 +216,50 @@ class _Timed:
     result: StepResult
 
 
-class ReplayedExecutor:
+class _Timing:
+    """An executor's shape, and results that come with the time they took."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.num_blocks, self.block_size = executor.num_blocks, executor.block_size
+        self.max_model_len = executor.max_model_len
+        self.eos_token_ids = executor.eos_token_ids
+        self.cache_namespace = executor.cache_namespace
+
+    def collect(self, handle: _Timed) -> StepResult:
+        return handle.result
+
+
+class TimedExecutor(_Timing):
+    """A real executor on the virtual clock: each step ends when the real one would have.
+
+    Everything is computed; only waiting is not done. `steps` and `tokens` record what happened, so
+    that `replaying` them gives the same event log without computing anything.
+    """
+
+    def __init__(self, executor: Executor, now_s: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(executor)
+        self._executor, self._now_s = executor, now_s
+        self.durations_s: list[float] = []
+        self.results: list[StepResult] = []
+
+    def launch(self, plan: StepPlan, now_s: float) -> _Timed:
+        began_s = self._now_s()
+        handle = self._executor.launch(plan, now_s)
+        self.results.append(self._executor.collect(handle))
+        self.durations_s.append(self._now_s() - began_s)
+        return _Timed(plan, now_s + self.durations_s[-1], self.results[-1])
+
+
+class ReplayedExecutor(_Timing):
     """Answers step after step as `recorded` did, in the same time, and computes nothing."""
 
     def __init__(self, recorded: TimedExecutor) -> None:
+        super().__init__(recorded)
         self._steps = iter(zip(recorded.durations_s, recorded.results, strict=True))
-        for name in ("num_blocks", "block_size", "max_model_len", "eos_token_ids"):
-            setattr(self, name, getattr(recorded, name))
-        self.cache_namespace = recorded.cache_namespace
 
-    def launch(self, plan: StepPlan, now_s: float) -> Handle:
+    def launch(self, plan: StepPlan, now_s: float) -> _Timed:
         seconds, result = next(self._steps)
         return _Timed(plan, now_s + seconds, result)
-
-    def collect(self, handle: Handle) -> StepResult:
-        return handle.result
 
 
 # -- keeping

@@ -78,7 +78,7 @@ class DecodeGraphs:
                 [row] * size,
                 block_size,
                 decoder.attention,
-                kv_cache.device,
+                str(kv_cache.device),
                 decoder.config.windows,
             )
             wanted = torch.arange(size, device=kv_cache.device)
@@ -109,7 +109,9 @@ class DecodeGraphs:
             buffer[:num_rows] = new
             buffer[num_rows:] = new[0]
         for window, layout in batch.layouts.items():
-            rows_of(buffers.layouts[window]).put(rows_of(layout))
+            kept, new = rows_of(buffers.layouts[window]), rows_of(layout)
+            assert kept is not None and new is not None  # `can_record` has seen to it
+            kept.put(new)
         logits, finite = replay()
         return logits[:num_rows], finite[:num_rows]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from minserve.events import TokenLogprob
 from minserve.kv.blocks import BlockCopy
@@ -95,17 +95,24 @@ def accepted(draft: Sequence[int], tokens: Sequence[int]) -> tuple[int, ...]:
 class Handle(Protocol):
     """A step in flight. `ready_at_s` is when its result exists; None means: collect to find out."""
 
-    plan: StepPlan
-    ready_at_s: float | None
+    @property
+    def plan(self) -> StepPlan: ...
+
+    @property
+    def ready_at_s(self) -> float | None: ...
 
 
-class Executor(Protocol):
+H = TypeVar("H", bound=Handle)
+
+
+class Executor(Protocol[H]):
     """Computes steps over a KV cache of `num_blocks` blocks of `block_size` tokens.
 
     `launch(plan, now_s)` starts a step and returns at once or after computing it; the plan's
     blocks belong to the executor until `collect(handle)` returns their result. Steps are collected
     in the order of launch, each exactly once. A failure of one row is reported in
-    `StepResult.errors`; an exception from either call means that the executor is lost.
+    `StepResult.errors`; an exception from either call means that the executor is lost. `H` is its
+    own kind of handle: it collects what it launched.
     """
 
     num_blocks: int
@@ -115,9 +122,9 @@ class Executor(Protocol):
     cache_namespace: str
     """Names model, tokenizer, template and precision: prefix hashes under another never match."""
 
-    def launch(self, plan: StepPlan, now_s: float) -> Handle: ...
+    def launch(self, plan: StepPlan, now_s: float) -> H: ...
 
-    def collect(self, handle: Handle) -> StepResult: ...
+    def collect(self, handle: H) -> StepResult: ...
 
 
 class Speculator(Protocol):

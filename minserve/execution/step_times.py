@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from unittest.mock import patch
 
 from minserve.engine import Engine
+from minserve.errors import ConfigError
 from minserve.execution import torch_executor
 
 PARTS = ("scheduling", "projections", "attention", "sampling", "other")
@@ -39,6 +40,8 @@ class StepTimes:
 
     def __enter__(self) -> StepTimes:
         executor = self.engine.executor
+        if not isinstance(executor, torch_executor.TorchExecutor):
+            raise ConfigError(f"{executor!r} has no such parts", "time one that runs on torch")
         for owner, name, part in (
             (self.engine, "begin_step", "engine"),
             (self.engine, "finish_step", "engine"),

@@ -79,15 +79,14 @@ class BlockTables:
         if unneeded:
             del table[-len(unneeded) :]
             self.pool.release(unneeded)
-        size = self.pool.block_size
+        cache, size = self.prefix_cache, self.pool.block_size
         blocks = range(first // size, request.num_computed_tokens // size)
-        if self.prefix_cache is None or not blocks:  # most decodes fill no block
+        if cache is None or not blocks:  # most decodes fill no block
             return
-        self._hash(request, request.num_computed_tokens)
-        root = self._root(request)
+        root = self._hash(cache, request, request.num_computed_tokens)
         for index in blocks:
             tokens = request.tokens(index * size, (index + 1) * size)
-            self.prefix_cache.register(table, request.block_hashes, index, tokens, root)
+            cache.register(table, request.block_hashes, index, tokens, root)
 
     def release(self, request: Request) -> None:
         """Take all its blocks back. Those registered stay cached until space is needed."""
@@ -96,16 +95,16 @@ class BlockTables:
     def _match(self, request: Request) -> list[int]:
         if self.prefix_cache is None:
             return []
-        self._hash(request, request.num_tokens)
+        root = self._hash(self.prefix_cache, request, request.num_tokens)
         tokens = request.tokens(0, request.num_tokens)
-        return self.prefix_cache.match(tokens, request.block_hashes, self._root(request))
+        return self.prefix_cache.match(tokens, request.block_hashes, root)
 
-    def _hash(self, request: Request, num_tokens: int) -> None:
+    def _hash(self, cache: PrefixCache, request: Request, num_tokens: int) -> bytes:
+        """Hash the full blocks up to `num_tokens`; returns the root of the chain."""
+        root = cache.root(request.cache_salt, request.adapter)
         hashes, size = request.block_hashes, self.pool.block_size
         start = len(hashes) * size
         if num_tokens - start >= size:
-            parent = hashes[-1] if hashes else self._root(request)
-            hashes += self.prefix_cache.hashes(request.tokens(start, num_tokens), parent)
-
-    def _root(self, request: Request) -> bytes:
-        return self.prefix_cache.root(request.cache_salt, request.adapter)
+            parent = hashes[-1] if hashes else root
+            hashes += cache.hashes(request.tokens(start, num_tokens), parent)
+        return root

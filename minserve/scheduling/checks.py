@@ -13,7 +13,7 @@ def check_decision(decision: Decision, snapshot: Snapshot) -> None:
     if not isinstance(decision, Decision):
         raise ConfigError(f"the policy decided {decision!r}", "return a Decision")
     shown = {id(request) for request in (*snapshot.running, *snapshot.waiting)}
-    seen = set()
+    seen: set[int] = set()
     for item in decision.run:
         try:
             request, num_tokens = item

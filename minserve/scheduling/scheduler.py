@@ -283,7 +283,7 @@ class Scheduler:
                     self._in_flight[request.id] = request
                     planned.append((request, num_tokens))
                     break
-        drafts = self._drafts(planned, copies) if self.speculator else {}
+        drafts = self._drafts(planned, copies)
         rows = [self._row(request, count, drafts.get(request.id, ())) for request, count in planned]
         return rows, copies
 
@@ -291,6 +291,8 @@ class Scheduler:
         self, planned: list[tuple[Request, int]], copies: list[BlockCopy]
     ) -> dict[str, tuple[int, ...]]:
         """Guesses for those who decode, as far as blocks are left over: nobody goes for them."""
+        if not self.speculator:
+            return {}
         decoding = [request for request, _ in planned if not request.is_prefill]
         guesses = self.speculator.propose(decoding, sum(count for _, count in planned))
         drafts = {}
@@ -386,7 +388,7 @@ class Scheduler:
         self.tables.settle(request, row.start)
         num_prefilled = min(row.num_context_tokens, request.num_prompt_tokens) - row.start
         self.ordering.served(request, max(0, num_prefilled), num_taken)
-        if row.num_draft_tokens:
+        if self.speculator and row.num_draft_tokens:
             self.speculator.verified(request, row.num_draft_tokens, len(token_ids) - 1)
         if token_ids:
             tokens, logprobs = token_ids[:num_taken], logprobs[:num_taken]
