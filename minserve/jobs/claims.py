@@ -93,7 +93,7 @@ class Claims(Outcomes):
         with self.transaction(tx, is_durable=False) as conn:
             now = self.now_s(conn)
             there = locked(conn, progress)
-            rows = {True: [], False: []}
+            rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
             for p in progress:
                 row = there.get(p.job_id)
                 if is_held(row, p) and (row.deadline_at is None or row.deadline_at > now):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     CursorResult,
     Dialect,
@@ -52,7 +53,7 @@ class Database:
         self._clock, self.keep_s = clock, keep_s
         is_sqlite = self.engine.dialect.name == "sqlite"
         self.insert = sqlite.insert if is_sqlite else postgresql.insert
-        self.clock_sql = literal_column(
+        self.clock_sql: ColumnElement[float] = literal_column(
             "(julianday('now') - 2440587.5) * 86400.0"
             if is_sqlite
             else "extract(epoch FROM clock_timestamp())::float8"
@@ -106,9 +107,9 @@ class Database:
         if self._clock:
             return self._clock()
         if tx is not None:
-            return tx.scalar(self._ask_clock)
+            return tx.execute(self._ask_clock).scalar_one()
         with self.reading() as conn:
-            return conn.scalar(self._ask_clock)
+            return conn.execute(self._ask_clock).scalar_one()
 
 
 class Prepared:
@@ -174,6 +175,7 @@ def connect(url: str) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(conn: Connection) -> None:
         info, driver = conn.info, conn.connection.driver_connection
+        assert driver is not None  # it was checked out just now
         wanted = info.get("sync", "FULL")
         if info.get("has_sync") != wanted:
             driver.execute(f"PRAGMA synchronous = {wanted}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, case, func, select, update
@@ -97,7 +98,7 @@ class Desk(Database):
             rows = conn.execute(wanted.order_by(effects.c.committed_at, effects.c.key)).all()
         return {row.key: json.loads(row.value) for row in rows}
 
-    def failures(self, scope: Scope, job_id: str) -> list[Attempt]:
+    def failures(self, scope: Scope, job_id: str) -> Sequence[Attempt]:
         """The attempts of a job that failed, in order."""
         self.get(scope, job_id)
         with self.reading() as conn:

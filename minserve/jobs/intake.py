@@ -26,15 +26,13 @@ from sqlalchemy import (
 from minserve.errors import InvalidRequest
 from minserve.jobs.database import Database, Prepared
 from minserve.jobs.job import Job, KeyReused, Kind, QueueFull, State, Submission, canonical
-from minserve.jobs.rows import OPEN, as_job, mine, turn_being_served
+from minserve.jobs.rows import OPEN, Fields, as_job, mine, turn_being_served
 from minserve.jobs.schema import jobs, lanes
 from minserve.request import Identity
 
 COUNT_AGAIN_S = 1.0
 UNCOUNTED_SHARE = 8
 """An eighth of the room that was left may be filled before the queue is counted again."""
-
-Row = Mapping[str, Any]
 
 
 class Intake(Database):
@@ -51,7 +49,7 @@ class Intake(Database):
         max_open_per_tenant: int | None,
     ) -> None:
         super().__init__(url, clock, keep_s)
-        self.kinds = {kind.name: kind for kind in kinds}
+        self.kinds: Mapping[str, Kind] = {kind.name: kind for kind in kinds}
         self.new_id = new_id
         self.max_open = max_open
         self.max_open_per_tenant = max_open_per_tenant or max(1, max_open // 2)
@@ -111,8 +109,10 @@ class Intake(Database):
         except ValueError as error:
             raise InvalidRequest(f"a {kind.name} job cannot use this payload: {error}") from None
 
-    def _by_key(self, conn: Connection, identity: Identity, keys: Sequence[str]) -> dict[Any, Row]:
-        found: dict[Any, Row] = {}
+    def _by_key(
+        self, conn: Connection, identity: Identity, keys: Sequence[str]
+    ) -> dict[Any, Fields]:
+        found: dict[Any, Fields] = {}
         for start in range(0, len(keys), 500):
             same = jobs.c.idempotency_key.in_(keys[start : start + 500])
             for row in conn.execute(select(jobs).where(mine(identity), same)).mappings():
@@ -121,7 +121,7 @@ class Intake(Database):
 
     def _add(
         self, conn: Connection, identity: Identity, fresh: Mapping[Any, Submission]
-    ) -> dict[Any, Row]:
+    ) -> Mapping[Any, Fields]:
         """Write the rows of `fresh` into the queue; returns them, or whoever came first, by name.
 
         Rolled back by the caller's transaction if it raises `QueueFull`.
@@ -193,7 +193,8 @@ class Intake(Database):
     def _retry_after_s(self, conn: Connection, now: float, bound: int) -> float:
         """About when a twentieth of the bound has drained, at the pace of the last minute."""
         recent = jobs.c.keep_until > now + self.keep_s - 60  # what its index knows
-        per_s = conn.scalar(select(func.count()).select_from(jobs).where(recent)) / 60
+        counting = select(func.count()).select_from(jobs).where(recent)
+        per_s = conn.execute(counting).scalar_one() / 60
         return min(max(1.0, bound / 20 / per_s), 60.0) if per_s else 30.0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from sqlalchemy import Connection, Row, bindparam, case, select, update
 
@@ -113,7 +113,7 @@ class Outcomes(Database):
             now = self.now_s(conn)
             self._record(conn, [effect | {"committed_at": now} for effect in ledger])
             mine = (effects.c.job_id == lease.job.id) & (effects.c.key == key)
-            return json.loads(conn.scalar(select(effects.c.value).where(mine)))
+            return json.loads(conn.execute(select(effects.c.value).where(mine)).scalar_one())
 
     def _record(self, conn: Connection, ledger: list[dict[str, Any]]) -> None:
         if ledger:
@@ -180,7 +180,7 @@ def locked(conn: Connection, leases: Sequence[Any]) -> dict[str, Row]:
     return rows
 
 
-def is_held(row: Row | None, lease: Any) -> bool:
+def is_held(row: Row | None, lease: Any) -> TypeGuard[Row]:
     """The fence: the lease's token is the job's latest, and the job is still running."""
     return row is not None and (row.state, row.token) == (State.RUNNING.value, lease.token)
 

@@ -6,12 +6,26 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Double, Select, bindparam, case, func, literal, select, text, update
+from sqlalchemy import (
+    Double,
+    RowMapping,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    text,
+    update,
+)
 
 from minserve.jobs import schema
 from minserve.jobs.job import Job, State
 from minserve.jobs.schema import jobs, lanes
 from minserve.request import Identity
+
+Fields = Mapping[str, Any] | RowMapping
+"""A row by column name: as it was read, or as it is to be written."""
 
 Scope = Identity | None
 """Who asks: an identity reaches its own jobs only; None, the store's operator, sees all."""
@@ -88,7 +102,7 @@ def rejoined_turn():
     return case((jobs.c.turn > served, jobs.c.turn), else_=served)
 
 
-def as_job(row: Mapping[str, Any]) -> Job:
+def as_job(row: Fields) -> Job:
     """A row, or what became one, as plain data."""
     get = row.get
     result = get("result")

@@ -211,7 +211,7 @@ class Worker:
             case ("progress", _, completed, total):
                 slot.completed, slot.total = completed, total
             case ("effect", _, key, value):
-                self._answer(slot, lambda: self.store.effect(slot.lease, key, value))
+                self._answer(slot, lambda: self.store.effect(slot.leases[0], key, value))
             case ("ledger", job_id):
                 self._answer(slot, lambda: self.store.ledger(None, job_id))
             case ("end", _, seconds, outcome):

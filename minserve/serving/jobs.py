@@ -255,7 +255,9 @@ def _form(content_type: str, body: bytes) -> dict[str, tuple[bytes, str]]:
     form = {}
     for part in message.iter_parts():
         name = part.get_param("name", header="content-disposition")
-        form[name] = (part.get_payload(decode=True) or b"", part.get_filename() or "")
+        content = part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(content, bytes):
+            form[name] = content, part.get_filename() or ""
     return form
 
 
