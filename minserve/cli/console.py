@@ -14,6 +14,17 @@ Model = Annotated[
     str, typer.Option(help="`nano`, `smollm2`, a folder, a GGUF file or a hub id. See `models`.")
 ]
 
+Dtype = Annotated[
+    str,
+    typer.Option(help="float32, bfloat16, float16, or auto: bfloat16 if the CPU computes in it."),
+]
+KvCacheDtype = Annotated[
+    str, typer.Option(help="KV cache: auto (as dtype) or int8 (half of 16-bit, scales too).")
+]
+Quantization = Annotated[
+    str, typer.Option(help="Weights: none (as dtype) or int8 (a byte each: for few requests).")
+]
+
 
 def print_json(content: dict[str, Any]) -> None:
     """One line, the last one that a command writes."""

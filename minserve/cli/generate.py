@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from minserve.cli.console import Json, Model, print_json
+from minserve.cli.console import Json, KvCacheDtype, Model, Quantization, print_json
 
 
 def generate(
@@ -48,11 +48,13 @@ def generate(
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(help="float32, bfloat16 or float16; by default float32 on a CPU."),
+        typer.Option(
+            help="float32, bfloat16, float16, or auto: bfloat16 if the CPU computes in it. By "
+            "default float32 on a CPU, 16 bits on a GPU."
+        ),
     ] = None,
-    kv_cache_dtype: Annotated[
-        str, typer.Option(help="KV cache: auto (as dtype) or int8 (half of 16-bit, scales too).")
-    ] = "auto",
+    kv_cache_dtype: KvCacheDtype = "auto",
+    quantization: Quantization = "none",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     blocks: Annotated[
         int | None, typer.Option(help="KV blocks of 16 tokens; by default as many as it needs.")
@@ -120,6 +122,7 @@ def generate(
         device=device,
         adapters=adapters,
         kv_cache_dtype=kv_cache_dtype,
+        quantization=quantization,
     )
     loaded_s = time.perf_counter()
     answers = {id: _Answer(tokenizer, request, shown=n == 1) for id in request.choice_ids}
@@ -151,7 +154,8 @@ def generate(
     if speculation:
         share, speed = speculation.acceptance or 0.0, speculation.tokens_per_step or 1.0
         print(f"[{share:.0%} of guesses right, {speed:.2f} tokens per step]", file=sys.stderr)
-    _report(list(answers.values()), model, executor.dtype, loaded_s - began_s, started_s, json)
+    precision, load_s = executor.precision, loaded_s - began_s
+    _report(list(answers.values()), model, precision, load_s, started_s, json)
 
 
 class _Answer:
@@ -253,7 +257,7 @@ def _check_context(request, folder) -> None:
         )
 
 
-def _report(answers, model, dtype, load_s, started_s, json) -> None:
+def _report(answers, model, precision, load_s, started_s, json) -> None:
     # NOTE: a step's tokens carry the time at which it began; the wall clock knows when it ended.
     total_s = time.perf_counter() - started_s
     request, told = answers[0].request, [answer.as_dict() for answer in answers]
@@ -261,7 +265,7 @@ def _report(answers, model, dtype, load_s, started_s, json) -> None:
     print(
         f"[{request.num_prompt_tokens} tokens in, {count} out in {total_s:.2f} s, "
         f"{count / total_s:.0f} tokens/s, ended by {request.finish_reason}; "
-        f"model loaded in {load_s:.2f} s, {dtype}]",
+        f"model loaded in {load_s:.2f} s, {precision}]",
         file=sys.stderr,
     )
     if json:
@@ -269,7 +273,8 @@ def _report(answers, model, dtype, load_s, started_s, json) -> None:
             {
                 **told[0],
                 "model": model,
-                "dtype": dtype,
+                "dtype": precision.dtype,
+                "precision": str(precision),
                 "prompt_tokens": request.num_prompt_tokens,
                 "output_tokens": count,
                 "choices": told,

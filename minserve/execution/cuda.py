@@ -19,6 +19,16 @@ def default_dtype(device: str) -> str:
     return "bfloat16" if major >= 8 else "float16"
 
 
+def check_device(device: str) -> None:
+    """Raises `ConfigError` for a device that is unknown, or absent here."""
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigError(f"device {device!r} is unknown", "use cpu or cuda") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("there is no CUDA device here", "use device cpu")
+
+
 def kv_memory_bytes(device: str) -> int:
     """Free memory for the KV cache once the weights are loaded. Raises `ConfigError` for a CPU,
     whose memory is not ours alone.

@@ -16,7 +16,8 @@ from minserve.events import TokenLogprob
 from minserve.execution import cuda
 from minserve.execution.cuda_graphs import DecodeGraphs, can_record
 from minserve.execution.executor import Row, StepPlan, StepResult
-from minserve.execution.memory import keep_freed_memory
+from minserve.execution.memory import give_back_freed_memory, keep_freed_memory
+from minserve.execution.precision import Precision, choose_dtype
 from minserve.kv.estimate import KVShape
 from minserve.models import cpu, kv_cache, lora
 from minserve.models.attention.cuda import best_attention
@@ -24,6 +25,7 @@ from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
 from minserve.models.decoder import Decoder
 from minserve.models.invariant import make_invariant
+from minserve.models.quantization import quantise_weights
 from minserve.models.registry import resolve
 from minserve.models.sampling import sample_rows
 from minserve.models.tokenizer import Tokenizer
@@ -52,13 +54,16 @@ class TorchExecutor:
             None takes what is free, less some headroom.
         block_size: Tokens per block.
         dtype: float32, bfloat16 or float16, of weights, activations and KV cache; None chooses
-            by device: float32 on a CPU, 16 bits on a GPU.
+            by device: float32 on a CPU, 16 bits on a GPU; `auto` takes bfloat16 on a CPU, too,
+            where that computes in it.
         device: A torch device: `cpu`, `cuda`. On CUDA attention is `attention.cuda`'s choice, and
             steps that only decode are CUDA graphs.
         max_model_len: The longest sequence served; at most, and by default, what the model knows.
         adapters: LoRA adapters to load, names to PEFT folders; see `load_adapter`.
         kv_cache_dtype: `auto` keeps keys and values in `dtype`; `int8` in a byte per value and a
             scale per token and head, on a CPU.
+        quantization: `int8` keeps the projections' weights in a byte each, on a CPU: see
+            `minserve.models.quantization`; `none` as they are.
         fast: Use the kernels made for this CPU where there are any; without, plain torch.
 
     Raises `ConfigError` for a bad setting, and whatever loading a model raises.
@@ -76,20 +81,20 @@ class TorchExecutor:
         max_model_len: int | None = None,
         adapters: Mapping[str, str | os.PathLike] | None = None,
         kv_cache_dtype: str = "auto",
+        quantization: str = "none",
         fast: bool = True,
     ) -> None:
         if (num_blocks is not None and num_blocks < 1) or block_size < 1:
             raise ConfigError(
                 f"{num_blocks} blocks of {block_size} tokens", "both must be at least 1"
             )
-        _check_device(device)
-        is_cuda = torch.device(device).type == "cuda"
-        dtype = dtype or cuda.default_dtype(device)
-        torch_type = torch_dtype(dtype)
-        if kv_cache_dtype not in ("auto", "int8"):
-            raise ConfigError(f"kv_cache_dtype {kv_cache_dtype!r} is unknown", "use auto or int8")
+        dtype = choose_dtype(dtype, device)
+        is_cuda, torch_type = torch.device(device).type == "cuda", torch_dtype(dtype)
+        self.precision = Precision(dtype, quantization, kv_cache_dtype)
         if batch_invariant and kv_cache_dtype == "int8":
             raise ConfigError("batch-invariant kernels read no int8 KV cache", "choose one of them")
+        if is_cuda and quantization != "none":
+            raise ConfigError("int8 weights are for a CPU", "leave quantization out on a GPU")
         keep_freed_memory()
         self.model_folder = resolve(model)
         self.config = ModelConfig.from_folder(self.model_folder)
@@ -105,12 +110,14 @@ class TorchExecutor:
         self.batch_invariant = batch_invariant
         self.tokenizer = Tokenizer(self.model_folder)
         self.eos_token_ids = self.config.eos_token_ids
-        self.cache_namespace = fingerprint(self.model_folder, dtype)
+        self.cache_namespace = fingerprint(self.model_folder, str(self.precision))
         self.decoder = Decoder.load(
             self.model_folder, torch_type, device, max_model_len=self.max_model_len
         )
         self.kv_cache_dtype = kv_cache_dtype
         cached_type = torch.int8 if kv_cache_dtype == "int8" else torch_type
+        if quantization == "int8":
+            quantise_weights(self.decoder)
         if batch_invariant:
             make_invariant(self.decoder)
         elif fast and cpu.is_supported(self.decoder):
@@ -119,12 +126,15 @@ class TorchExecutor:
             self.decoder.attention = best_attention(self.config, block_size, torch_type, device)
         elif cached_type == torch.int8:
             raise ConfigError("an int8 KV cache needs Numba and a CPU", "leave kv_cache_dtype out")
+        give_back_freed_memory()
         self.adapters: frozenset[str] = frozenset()
         for name, adapter_folder in (adapters or {}).items():
             self.load_adapter(name, adapter_folder)
         if num_blocks is None:
             memory_bytes = cuda.kv_memory_bytes(device)
-            num_blocks = num_blocks_for(self.config, memory_bytes, block_size, dtype)
+            num_blocks = num_blocks_for(
+                self.config, memory_bytes, block_size, self.precision.kv_dtype
+            )
         self.num_blocks = num_blocks
         self.kv_cache = kv_cache.allocate(self.config, num_blocks, block_size, cached_type, device)
         self.sampler = None
@@ -231,7 +241,10 @@ class TorchExecutor:
 def num_blocks_for(
     config: ModelConfig, memory_bytes: int, block_size: int = 16, dtype: str = "float32"
 ) -> int:
-    """How many KV blocks fit in `memory_bytes`. Raises `ConfigError` if not even one does."""
+    """How many KV blocks, of values of `dtype` (`Precision.kv_dtype`), fit in `memory_bytes`.
+
+    Raises `ConfigError` if not even one does.
+    """
     shape = KVShape(config.num_hidden_layers, config.num_kv_heads, config.head_dim)
     block_bytes = block_size * shape.bytes_per_token(dtype)
     if memory_bytes < block_bytes:
@@ -242,13 +255,13 @@ def num_blocks_for(
     return memory_bytes // block_bytes
 
 
-def fingerprint(folder: Path, dtype: str) -> str:
-    """A short name for model, tokenizer, template and precision.
+def fingerprint(folder: Path, precision: str) -> str:
+    """A short name for model, tokenizer, template and precision, in which spaces are dashes.
 
     Hashes the small files whole, and of each weight file its size and both ends (64 KiB): another
     training run of the same shape differs there. Not a protection against a forged file.
     """
-    digest = hashlib.sha256(dtype.encode())
+    digest = hashlib.sha256(precision.encode())
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     for name in names:
         file = folder / name
@@ -261,13 +274,5 @@ def fingerprint(folder: Path, dtype: str) -> str:
             digest.update(weights.read(65536))
             weights.seek(max(0, size - 65536))
             digest.update(weights.read())
-    return f"{folder.name}-{dtype}-{digest.hexdigest()[:16]}"
-
-
-def _check_device(device: str) -> None:
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ConfigError(f"device {device!r} is unknown", "use cpu or cuda") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("there is no CUDA device here", "use device cpu")
+    words = precision.replace(",", "").replace(" ", "-")
+    return f"{folder.name}-{words}-{digest.hexdigest()[:16]}"

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from minserve.models import jit
 from minserve.models.decoder import Decoder
+from minserve.models.quantization import Int8Linear
 
 EXACT_ROWS, ROWS_STEP = 64, 32
 """oneDNN makes code for each number of rows it meets, a millisecond each: numbers above EXACT_ROWS
@@ -34,14 +35,27 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     The first time on a machine some seconds go into compiling; a line on standard error says so.
     """
     from minserve.models.attention.cpu import CpuPagedAttention
+    from minserve.models.cpu_int8 import CpuInt8Linear
     from minserve.models.cpu_ops import CpuOps
 
     c = decoder.config
     decoder.attention = CpuPagedAttention(c.num_attention_heads, c.num_kv_heads, c.head_dim, cached)
     decoder.use_ops(CpuOps(cached))
     for projection in (*decoder.projections(), decoder.vocabulary):
-        if packed := pack(projection.weight):
+        if isinstance(projection.multiply, Int8Linear):
+            projection.multiply = CpuInt8Linear(projection.multiply.scales)
+        elif packed := pack(projection.weight):
             projection.weight, projection.multiply = packed
+    if decoder.vocabulary.weight is not decoder.embeddings:
+        decoder.embeddings = halved(decoder.embeddings)
+
+
+def halved(table: Tensor) -> Tensor:
+    """The same values in 16 bits where these hold all of them, as most checkpoints' do."""
+    for dtype in (torch.float16, torch.bfloat16):
+        if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in table.split(4096)):
+            return table.to(dtype)
+    return table
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Callable] | None:

@@ -144,8 +144,9 @@ class Decoder:
 
     def use_ops(self, ops: TorchOps) -> None:
         """Let `ops` do the small operations, here and in every layer."""
-        for part in (self, *self.layers):
-            part.ops = ops
+        self.ops = ops
+        for layer in self.layers:
+            layer.ops = ops
 
     def projections(self) -> Iterator[Projection]:
         """The projections of every layer: what adapters may change."""
@@ -169,7 +170,7 @@ class Decoder:
         Returns logits `[m, vocab]` float32 and `[num_tokens]` bool, False where a token's hidden
         state is not finite.
         """
-        x = embedding(batch.token_ids, self.embeddings)
+        x = embedding(batch.token_ids, self.embeddings).to(self.norm.dtype)
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
         for layer, (keys, values) in zip(self.layers, kv_cache, strict=True):
             qkv = self.by_tile(partial(layer.project, segments=batch.segments), x)

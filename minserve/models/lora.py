@@ -69,7 +69,8 @@ def load_adapter(decoder: Decoder, name: str, folder: str | os.PathLike) -> None
         parts = [part for part in projection.parts if part in tensors]
         if parts:
             used.update(parts)
-            deltas.append((projection, _delta(projection, tensors, scaled, folder)))
+            delta = _delta(projection, tensors, scaled, folder)
+            deltas.append((projection, Delta(*(part.to(decoder.norm) for part in delta))))
     if unknown := sorted(set(tensors) - used):
         raise UnsupportedModel(
             f"the adapter in {folder} changes {unknown[0]}, which minserve does not adapt",
@@ -160,7 +161,9 @@ def _delta(
     scales: dict[str, float],
     folder: Path,
 ) -> Delta:
-    """One delta for a projection of several parts: As one below the other, Bs on a diagonal."""
+    """One delta for a projection of several parts: As one below the other, Bs on a diagonal.
+    float32, on the CPU.
+    """
     downs, ups = [], []
     for part, num_out in projection.parts.items():
         if part not in tensors:
@@ -176,8 +179,4 @@ def _delta(
             )
         downs.append(down)
         ups.append(up * scales[part])
-    like = projection.weight
-    return Delta(
-        torch.cat(downs).to(like.device, like.dtype),
-        torch.block_diag(*ups).to(like.device, like.dtype),
-    )
+    return Delta(torch.cat(downs), torch.block_diag(*ups))
