@@ -271,7 +271,7 @@ def _ids(read: _Fields) -> frozenset[int]:
 
 
 def _refuse_variants(config: dict[str, Any], family: Family, source: str) -> None:
-    wanted = {"hidden_act": "silu"}
+    wanted: dict[str, str | bool] = {"hidden_act": "silu"}
     if not family.reads_attention_bias and not family.qkv_bias:
         wanted["attention_bias"] = False
     if not family.reads_mlp_bias:

@@ -60,7 +60,8 @@ def write_tokenizer(fields: dict[str, Any], file: Path, folder: Path) -> None:
 def end_token_ids(fields: dict[str, Any]) -> list[int]:
     """What ends a generation: the end token, the end of a turn, and tokens named like one."""
     kinds = ("eos", "eot", "eom")
-    ids = {fields.get(f"tokenizer.ggml.{kind}_token_id") for kind in kinds} - {None}
+    found = (fields.get(f"tokenizer.ggml.{kind}_token_id") for kind in kinds)
+    ids = {id for id in found if id is not None}
     types = fields.get("tokenizer.ggml.token_type", [])
     for i, token in enumerate(fields.get("tokenizer.ggml.tokens", [])):
         if token in _END_OF_TURN and i < len(types) and types[i] == CONTROL:

@@ -39,8 +39,8 @@ class TiledCalls:
         if not num_tokens:
             return function(*rows)
         padding = -num_tokens % self.num_rows
-        rows = [torch.cat([r, r.new_zeros(padding, *r.shape[1:])]) if padding else r for r in rows]
-        tiles = zip(*(r.split(self.num_rows) for r in rows), strict=True)
+        whole = [torch.cat([r, r.new_zeros(padding, *r.shape[1:])]) if padding else r for r in rows]
+        tiles = zip(*(r.split(self.num_rows) for r in whole), strict=True)
         results = [function(*tile) for tile in tiles]
         if isinstance(results[0], Tensor):
             return torch.cat(results)[:num_tokens]
@@ -101,7 +101,7 @@ def _items_are_alike(decoder: Decoder, num_items: int) -> bool:
         for i in range(num_items)
     ]
     attention = InvariantPagedAttention(num_items)
-    [items] = attention.lay_out(rows, 64, like.device)
+    [items] = attention.lay_out(rows, 64, str(like.device))
     expected = attention.attend(queries, keys, values, [items])
     return all(
         torch.equal(attention.attend(queries, keys, values, [items.turned(turn)]), expected)

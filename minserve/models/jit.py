@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -18,8 +19,9 @@ import torch
 
 from minserve.home import home
 
+numba: ModuleType | None
 try:
-    import numba
+    numba = import_module("numba")
 except ImportError:  # a Python or a platform that Numba does not know
     numba = None
 
@@ -34,6 +36,7 @@ def is_available() -> bool:
 
 def require() -> ModuleType:
     """Numba, with its cache under MINSERVE_HOME unless NUMBA_CACHE_DIR says otherwise."""
+    assert numba is not None, "ask `is_available` first"
     if not numba.config.CACHE_DIR:
         numba.config.CACHE_DIR = str(home() / "numba")
     return numba
@@ -62,13 +65,13 @@ def use_threads(num_threads: int) -> None:
     """Run this thread's next kernels on so many threads."""
     # NOTE: asking Numba each time takes 9 us, as long as a small kernel.
     if getattr(_chosen, "num_threads", None) != num_threads:
-        numba.set_num_threads(num_threads)
+        require().set_num_threads(num_threads)
         _chosen.num_threads = num_threads
 
 
 def max_threads() -> int:
     """As many threads as torch uses, if Numba has them."""
-    return min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    return min(torch.get_num_threads(), require().config.NUMBA_NUM_THREADS)
 
 
 @contextmanager

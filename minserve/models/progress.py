@@ -19,7 +19,7 @@ class Progress:
             console=Console(stderr=True),
             transient=True,
         )
-        self._task = None
+        self._task: rich.progress.TaskID | None = None
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -36,4 +36,5 @@ class Progress:
 
     def bytes(self, done: int, total: int) -> None:
         """Say how far the stage has come."""
+        assert self._task is not None  # a stage has begun
         self._bar.update(self._task, completed=done, total=total)

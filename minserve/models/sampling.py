@@ -51,14 +51,17 @@ def sample_rows(
         [row.history and row.history + row.draft_token_ids[:n] for row, n in places],
         eos_token_ids,
     )
-    tokens, asked, start = [], [], 0
+    tokens: list[tuple[int, ...]] = []
+    asked: list[int] = []
+    counts: list[int] = []
+    start = 0
     for row in rows:
         end = start + row.num_draft_tokens + 1
         tokens.append(accepted(row.draft_token_ids, chosen[start:end]))
         if row.sampling.logprobs is not None:
             asked += range(start, start + len(tokens[-1]))
+            counts += [row.sampling.logprobs] * len(tokens[-1])
         start = end
-    counts = [places[i][0].sampling.logprobs for i in asked]
     each = iter(logprobs(logits[asked], [chosen[i] for i in asked], counts) if asked else ())
     return tokens, [
         () if row.sampling.logprobs is None else tuple(next(each) for _ in right)
@@ -70,7 +73,7 @@ def sample(
     logits: Tensor,
     sampling: Sequence[SamplingParams],
     output_positions: Sequence[int],
-    histories: Sequence[Sequence[int]] | None = None,
+    histories: Sequence[Sequence[int]] = (),
     eos_token_ids: frozenset[int] = frozenset(),
 ) -> list[int]:
     """The next token of each row.
@@ -86,8 +89,8 @@ def sample(
         ends = {*sampling[i].stop_token_ids, *(() if sampling[i].ignore_eos else eos_token_ids)}
         logits[i, [end for end in ends if 0 <= end < logits.shape[1]]] = -torch.inf
     if penalised:
-        rows = [(i, sampling[i], histories[i], output_positions[i]) for i in penalised]
-        _penalise(logits, rows)
+        changed = [(i, sampling[i], histories[i], output_positions[i]) for i in penalised]
+        _penalise(logits, changed)
     drawn = [i for i, s in enumerate(sampling) if s.temperature > 0]
     if not drawn:
         return logits.argmax(-1).tolist()
@@ -164,18 +167,18 @@ def _draw(logits: Tensor, rows: list[tuple[SamplingParams, int]]) -> list[int]:
     for num_candidates in (min(NUM_CANDIDATES, vocab), vocab):
         if len(todo):
             each = (values[todo] for values in (logprobs, top_k, top_p, min_p, keys))
-            chosen[todo], is_exact = _draw_among(*each, num_candidates)
+            chosen[todo], is_exact = _draw_among(num_candidates, *each)
             todo = todo[~is_exact]
     return chosen.tolist()
 
 
 def _draw_among(
+    num_candidates: int,
     logprobs: Tensor,
     top_k: Tensor,
     top_p: Tensor,
     min_p: Tensor,
     keys: Tensor,
-    num_candidates: int,
 ) -> tuple[Tensor, Tensor]:
     """Draw from the `num_candidates` likeliest tokens of each row.
 

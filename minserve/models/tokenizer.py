@@ -60,11 +60,11 @@ class Tokenizer:
         text = self.decode([token_id], skip_special_tokens=False)
         if REPLACEMENT not in text:
             return text.encode()
-        name = self._tokenizer.id_to_token(token_id)
+        name = self._tokenizer.id_to_token(token_id) or ""
         if len(name) == 6 and name.startswith("<0x"):  # a byte token of sentencepiece
             return bytes.fromhex(name[3:5])
         byte_of = _byte_level_alphabet()
-        return bytes(map(byte_of.get, name)) if set(name) <= set(byte_of) else text.encode()
+        return bytes(byte_of[c] for c in name) if set(name) <= set(byte_of) else text.encode()
 
     def detokenizer(self, stop: Sequence[str] = ()) -> Detokenizer:
         """A fresh incremental detokenizer for one request."""

@@ -30,7 +30,7 @@ def download(requirement: str, folder: Path, progress: Progress, by_hand: str) -
             errors="replace",
         ) as pip:
             said = []
-            for line in pip.stdout:
+            for line in pip.stdout or ():
                 if counted := re.match(r"Progress (\d+) of (\d+)", line):
                     progress.bytes(int(counted[1]), int(counted[2]))
                 else:

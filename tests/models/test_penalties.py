@@ -48,7 +48,7 @@ def test_min_p_keeps_what_transformers_keeps():
 def test_what_ends_the_output_cannot_be_chosen_before_min_tokens(temperature):
     logits = torch.tensor([[0.0, 0.0, 9.0, 9.0]])
     params = SamplingParams(min_tokens=2, stop_token_ids=(3,), temperature=temperature)
-    held, free = (sample(logits, [params], [at], None, frozenset({2}))[0] for at in (1, 2))
+    held, free = (sample(logits, [params], [at], (), frozenset({2}))[0] for at in (1, 2))
     assert held in (0, 1) and free in (2, 3)
 
 

@@ -89,11 +89,11 @@ class CpuPagedAttention:
         q, k, v, o = queries.float().contiguous().numpy(), bits(keys), bits(values), out.numpy()
         jit.use_threads(len(layout.piece_shares) - 1)
         if len(layout.pieces):
-            work = layout.pieces, layout.piece_shares, layout.first_pieces
-            self.kernels.decode(q, k, v, layout.tables, *work, o)
+            pieces = layout.pieces, layout.piece_shares, layout.first_pieces
+            self.kernels.decode(q, k, v, layout.tables, *pieces, o)
         if len(layout.tiles):
-            work = layout.tiles, layout.tile_shares, layout.window
-            self.kernels.chunk(q, k, v, layout.tables, *work, o)
+            tiles = layout.tiles, layout.tile_shares, layout.window
+            self.kernels.chunk(q, k, v, layout.tables, *tiles, o)
         return out.to(queries.dtype)
 
 

@@ -35,7 +35,7 @@ class VarlenAttention:
         """See `Attention.attend`."""
         from torch.nn.attention.varlen import varlen_attn
 
-        return varlen_attn(
+        out = varlen_attn(
             queries.contiguous(),
             keys,
             values,
@@ -49,6 +49,8 @@ class VarlenAttention:
             seqused_k=layout.context_lens,
             block_table=layout.block_tables,
         )
+        assert isinstance(out, Tensor)  # a tuple only where more is asked for
+        return out
 
 
 def best_attention(

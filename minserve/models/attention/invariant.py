@@ -144,7 +144,7 @@ def _items(
         positions.append([0] * QUERY_TILE)
         slots.append([0] * (num_tiles * KV_TILE))
 
-    slots = torch.tensor(slots, device=device).view(items_at_once, num_tiles, KV_TILE)
+    tiles = torch.tensor(slots, device=device).view(items_at_once, num_tiles, KV_TILE)
     keys = torch.arange(num_tiles * KV_TILE, device=device)
     queries = torch.tensor(positions, device=device)[..., None]
     looks = keys <= queries  # [I, Q, tiles * KV_TILE]
@@ -155,6 +155,6 @@ def _items(
     return Items(
         source=torch.tensor(source, device=device),
         target=torch.tensor(target, device=device),
-        slots=slots.transpose(0, 1).contiguous(),
+        slots=tiles.transpose(0, 1).contiguous(),
         mask=mask[:, :, None, None].contiguous(),
     )
