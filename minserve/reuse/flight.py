@@ -7,7 +7,7 @@ whoever asks next tries again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -76,7 +76,7 @@ class SingleFlight(Generic[T]):
         return self._flights.pop(waiter.key) if self.is_leader(waiter) else []
 
 
-async def share(flight: SingleFlight[T], key: Hashable, compute: Callable[[], object]) -> T:
+async def share(flight: SingleFlight[T], key: Hashable, compute: Callable[[], Awaitable[T]]) -> T:
     """The answer under `key`, from one `await compute()` for all who ask meanwhile.
 
     Raises what `compute` raised. Cancelling one who waits leaves the others their answer.
@@ -99,7 +99,7 @@ async def share(flight: SingleFlight[T], key: Hashable, compute: Callable[[], ob
         if not answer.done():
             setter(value)
 
-    waiter = Waiter(
+    waiter: Waiter[T] = Waiter(
         key,
         lambda: tasks.append(loop.create_task(work())),
         lambda value: settle(answer.set_result, value),

@@ -126,16 +126,15 @@ def cross_judge(
 
     So all of one labelled set serves as cached and as calibration questions, never both at once.
     """
-    intents = np.asarray(intents)
+    known = np.asarray(intents)
     fold_of = np.random.default_rng(seed).permutation(len(intents)) % folds
-    found: list[Judgement | None] = [None] * len(intents)
+    found: dict[int, Judgement] = {}
     for fold in range(folds):
         asked = np.flatnonzero(fold_of == fold)
         kept = fold_of != fold
-        judged = Examples(vectors[kept], intents[kept]).judge(vectors[asked])
-        for index, judgement in zip(asked, judged, strict=True):
-            found[index] = judgement
-    return found
+        judged = Examples(vectors[kept], known[kept]).judge(vectors[asked])
+        found |= zip(asked.tolist(), judged, strict=True)
+    return [found[index] for index in range(len(intents))]
 
 
 def calibrate(

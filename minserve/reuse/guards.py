@@ -188,7 +188,7 @@ def same_names(asked: str, stored: str) -> bool:
 
 def names(text: str) -> list[str]:
     """Words that look like names, in order: capitals inside a sentence, capitals throughout."""
-    found = []
+    found: list[str] = []
     is_first = True
     for match in re.finditer(r"[^\W_]+(?:[-.][^\W_]+)*|[.!?:]", text):
         word = match[0]

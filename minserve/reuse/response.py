@@ -183,13 +183,13 @@ class ExactCache:
         answer = _answer(entry)
         if (entry["v"], entry["partition"], entry["key"]) != (VERSION, partition, key):
             outcome = "foreign"
-        elif not 0 <= now_s - answer.created_s < policy.freshness_s:
+        elif not 0 <= now_s - entry["created_s"] < policy.freshness_s:
             outcome = "expired"  # the window may have become shorter since it was stored
         elif not all(self._sources_valid(query, source) for source in answer.sources):
             outcome = "stale_source"
         elif not self._is_valid(query, answer):
             outcome = "invalid"
-        elif refresh and self._is_due(answer, policy.freshness_s, now_s):
+        elif refresh and self._is_due(answer, entry["created_s"] + policy.freshness_s, now_s):
             return Found("refresh", since=since)
         else:
             return Found("hit", answer, since)
@@ -286,12 +286,12 @@ class ExactCache:
         complete = answer.finish_reason == "stop" and not answer.is_fallback
         return complete and bool(answer.text.strip()) and self._validate(query, answer) is True
 
-    def _is_due(self, answer: Answer, freshness_s: float, now_s: float) -> bool:
+    def _is_due(self, answer: Answer, until_s: float, now_s: float) -> bool:
         """XFetch: -beta x delta x ln(rand) reaches the time that is left."""
         if not self._beta or not answer.compute_s:
             return False
         ahead_s = -self._beta * answer.compute_s * math.log(1.0 - self._rng.random())
-        return now_s + ahead_s >= answer.created_s + freshness_s
+        return now_s + ahead_s >= until_s
 
     def _guarded(self, call: Callable[[], T], otherwise: T) -> T:
         try:

@@ -12,6 +12,8 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from operator import is_
 
 import numpy as np
 
@@ -67,7 +69,7 @@ class Shelf:
         """The entries of that intent with their cosines, nearest first, at most `count`."""
         cosines = self._vectors[: len(self)] @ vector
         wanted = min(len(cosines), 8 * count)
-        best = np.argpartition(-cosines, wanted - 1)[:wanted] if wanted else []
+        best: list[int] = np.argpartition(-cosines, wanted - 1)[:wanted].tolist() if wanted else []
         ordered = sorted(best, key=lambda index: -cosines[index])
         found = [(self.entries[i], float(cosines[i])) for i in ordered]
         return [(entry, cosine) for entry, cosine in found if entry.intent == intent][:count]
@@ -162,7 +164,7 @@ class SemanticCache:
                 found = self.exact.look_up(query, now_s, wording=entry.question, refresh=False)
                 if found.answer is not None:
                     return intent, found
-                shelf.discard(lambda other, gone=entry: other is gone)
+                shelf.discard(partial(is_, entry))
                 outcome = found.outcome
         return intent, Found(outcome)
 

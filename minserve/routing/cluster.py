@@ -168,7 +168,8 @@ def deploy(make_server: Callable[[], Any], settings: ClusterSettings) -> Any:
             )
         }
     router = RequestRouterConfig(
-        request_router_class=PrefixRequestRouter,
+        # Ray's `**kwargs: dict[str, Any]` means any, not dictionaries.
+        request_router_class=PrefixRequestRouter,  # type: ignore[arg-type]
         request_router_kwargs={
             "num_blocks": settings.num_blocks,
             "block_size": settings.block_size,

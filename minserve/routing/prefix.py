@@ -46,7 +46,7 @@ class PrefixRouter:
 
     def num_cached_tokens(self, keys: Sequence[bytes], replica: Hashable) -> int:
         """How much of the prompt is believed to be cached there."""
-        known, num_blocks = self._cached.get(replica, {}), 0
+        known, num_blocks = self._cached.get(replica, ()), 0
         for key in keys:
             if key not in known:
                 break

@@ -25,7 +25,9 @@ CHOSEN_S = 5.0
 class PrefixRequestRouter(FIFOMixin, RequestRouter):
     """`PrefixRouter` in Ray Serve's frame. It runs in the gateway, on Ray's own event loop."""
 
-    def initialize_state(self, num_blocks: int, block_size: int, at_random: bool = False) -> None:
+    def initialize_state(  # type: ignore[override]  # called with what `deploy` gives, by name
+        self, num_blocks: int, block_size: int, at_random: bool = False
+    ) -> None:
         self._prefixes = PrefixRouter(num_blocks, block_size)
         self._rng = random.Random(0) if at_random else None
         self._open: dict[str, tuple[ReplicaID, int]] = {}
@@ -39,7 +41,7 @@ class PrefixRequestRouter(FIFOMixin, RequestRouter):
         by_id = {replica.replica_id: replica for replica in candidate_replicas}
         if isinstance(what, wire.To):
             return [[r for id, r in by_id.items() if id.unique_id == what.replica]]
-        if not by_id or not isinstance(what, wire.Sent):
+        if not by_id or pending_request is None or not isinstance(what, wire.Sent):
             return [candidate_replicas]
         if self._rng:
             return [[self._rng.choice(candidate_replicas)]]
@@ -61,7 +63,8 @@ class PrefixRequestRouter(FIFOMixin, RequestRouter):
         self._chosen = {
             id: entry for id, entry in self._chosen.items() if entry[2] > oldest_s and id != asking
         }
-        for replica_id, num_tokens, *_ in (*self._open.values(), *self._chosen.values()):
+        chosen = ((replica_id, num_tokens) for replica_id, num_tokens, _ in self._chosen.values())
+        for replica_id, num_tokens in (*self._open.values(), *chosen):
             if replica_id in loads:
                 loads[replica_id] += num_tokens
         return loads
