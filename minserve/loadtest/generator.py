@@ -89,7 +89,7 @@ class _InProcess:
     def start(self) -> None:
         self.next = next(self.calls, None)
         if self.pace.is_closed:
-            for _ in range(self.pace.max_concurrency):
+            for _ in range(self.pace.max_concurrency or 0):
                 self._send_next_user()
         elif self.next is not None:
             self.loop.at(self.next.at_s, self._release)
@@ -130,17 +130,16 @@ class _InProcess:
         times_s, counts = record.times_s, record.counts
 
         def listen(event: Event) -> None:
-            kind = type(event)
-            if kind is TokensProduced:
+            if isinstance(event, TokensProduced):
                 times_s.append(event.time_s)
                 counts.append(len(event.token_ids))
-            elif kind is Submitted:
+            elif isinstance(event, Submitted):
                 record.sent_s = event.time_s
-            elif kind is Admitted:
+            elif isinstance(event, Admitted):
                 if record.queue_delay_s is None:
                     record.queue_delay_s = event.time_s - record.intended_s
                     record.num_cached_tokens = event.num_cached_tokens
-            elif kind is Finished:
+            elif isinstance(event, Finished):
                 self._end(record, event)
 
         return listen
@@ -223,7 +222,7 @@ class _OverHttp:
     async def run(self, calls: Iterator[Call]) -> None:
         self._start_s = time.perf_counter()
         if self.pace.is_closed:
-            users = [self._user(calls) for _ in range(self.pace.max_concurrency)]
+            users = [self._user(calls) for _ in range(self.pace.max_concurrency or 0)]
             await asyncio.gather(*users)
             return
         limit = self.pace.max_concurrency

@@ -35,7 +35,7 @@ def body(
     if endpoint.endswith("chat/completions"):
         fields["messages"] = [{"role": "user", "content": sample.text}]
     else:
-        fields["prompt"] = list(sample.token_ids) if sample.text is None else sample.text
+        fields["prompt"] = list(sample.token_ids or ()) if sample.text is None else sample.text
     return json.dumps(fields, separators=(",", ":")).encode()
 
 

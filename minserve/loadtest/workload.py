@@ -118,6 +118,7 @@ class Workload:
         if self.arrivals == "constant":
             return arrivals.constant(self.rate_per_s)
         if self.arrivals == "ramp":
+            assert self.ramp_to_per_s is not None  # `__post_init__` has seen to it
             return arrivals.ramp(self.rate_per_s, self.ramp_to_per_s, self.ramp_s, rng)
         return arrivals.gamma(self.rate_per_s, self.burstiness, rng)
 
@@ -157,6 +158,7 @@ class Workload:
         if encode is None:
             raise ConfigError(f"{self.dataset} is text", "name a model whose tokenizer reads it")
         if self.dataset == "sharegpt":
+            assert self.path is not None  # `__post_init__` has seen to it
             return datasets.sharegpt(Path(self.path), rng, encode)
         limit = self.max_total_tokens or 2048
         return datasets.northstar(encode, self.num_prompts, self.seed, limit)

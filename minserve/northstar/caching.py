@@ -191,15 +191,15 @@ def ask(
     Where `thresholds` are given, of those that pass only: the guards take most of the time.
     """
     judged = Examples(cached_vectors, cached_intents).judge(vectors)
-    cached_intents = np.asarray(cached_intents)
+    kinds = np.asarray(cached_intents)
     found = []
     for text, intent, vector, judgement in zip(texts, intents, vectors, judged, strict=True):
         if thresholds is not None and not thresholds.passes(judgement):
             found.append(Asked(intent, judgement, None))
             continue
-        own = np.flatnonzero(cached_intents == judgement.intent)
+        own = np.flatnonzero(kinds == judgement.intent)
         own = own[np.argsort(-(cached_vectors[own] @ vector))][:CANDIDATES]
-        fits = any(failed_guard(text, cached_texts[i]) is None for i in own)
+        fits = any(failed_guard(text, cached_texts[i]) is None for i in own.tolist())
         found.append(Asked(intent, judgement, judgement.intent if fits else None))
     return found
 

@@ -7,6 +7,7 @@ reaches the engine when one of the few places for reports is free. Everything el
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from minserve.client import EngineClient, Listener
 from minserve.clock import EventLoop
@@ -55,7 +56,7 @@ class DeferringClient:
             request, _ = self._sent[lease.job.payload["request"]]
             # NOTE: it joins the engine's queue now; with its own arrival it would jump that queue.
             later = replace(request, arrival_s=self.loop.clock.now_s())
-            self.inner.send(later, lambda event, held=lease: self._hear(event, held))
+            self.inner.send(later, partial(self._hear, lease=lease))
 
     def _hear(self, event: Event, lease: Lease) -> None:
         self._sent[lease.job.payload["request"]][1](event)

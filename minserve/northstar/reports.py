@@ -51,8 +51,8 @@ def write(order: dict[str, Any], ctx: Asked) -> dict[str, Any]:
     sections, recorded = [], ctx.recorded()
     for number, question_id in enumerate(order["questions"]):
         question = known.get(question_id)
-        is_theirs = question is not None and question.tenant == identity.tenant
-        if not is_theirs or question.user not in (None, identity.subject):
+        whose = None, identity.subject
+        if question is None or question.tenant != identity.tenant or question.user not in whose:
             raise JobFailed(f"no question {question_id!r} for you", is_permanent=True)
         section = recorded.get(f"section {number}")
         if section is None:

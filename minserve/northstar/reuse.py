@@ -165,8 +165,8 @@ class ReuseReplay:
             exact = ExactCache(
                 MemoryStore(), self.policies, sources_valid=self._is_current, beta=0.0
             )
-        if how == "semantic cache":
-            semantic = caching.semantic_cache(exact, self.embedder)
+            if how == "semantic cache":
+                semantic = caching.semantic_cache(exact, self.embedder)
         column = Column()
         for ask in asks:
             if ask.version != self.version:
@@ -255,8 +255,8 @@ class ReuseReplay:
         def make(ask: Ask, id: str) -> Request:
             corpus = self.corpora[ask.version]
             if short is None:
-                evidence = corpus.lines(ask.question.evidence)
-                history = history_of(ask.question, corpus)
+                evidence = tuple(corpus.lines(ask.question.evidence))
+                history = tuple(history_of(ask.question, corpus))
                 max_tokens = MAX_TOKENS[ask.question.kind]
             else:
                 evidence, history, max_tokens = short.evidence, short.history, short.max_tokens
