@@ -69,7 +69,7 @@ def create_app(server: Server, jobs: JobStore | None = None) -> FastAPI:
     _add_state(app, server)
     watch.add_routes(app, server)
     if server.embeddings:
-        embeddings.add_routes(app, server)
+        embeddings.add_routes(app, server, server.embeddings)
     cache_admin.add_routes(app, server)
     if jobs is not None:
         from minserve.serving.jobs import router
@@ -82,7 +82,8 @@ def _response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body, error.status, error.headers)
 
 
-def _of_http(request: Request, error: HTTPException) -> JSONResponse:
+def _of_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # it is registered for these
     messages = {
         404: f"there is no {request.url.path} here",
         405: f"{request.url.path} does not take {request.method}",
@@ -122,7 +123,9 @@ def _caller(request: Request) -> Caller:
 
 
 def _add_generation(app: FastAPI, server: Server, jobs: JobStore | None) -> None:
-    answers = {200: {"description": "JSON, or server-sent events if `stream` is true"}}
+    answers: dict[int | str, dict[str, Any]] = {
+        200: {"description": "JSON, or server-sent events if `stream` is true"}
+    }
 
     @app.post("/v1/chat/completions", responses=answers, response_class=Response)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:

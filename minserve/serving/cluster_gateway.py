@@ -30,6 +30,8 @@ class ClusterGateway(Server):
     one cluster need the same one, and the same keys.
     """
 
+    watch: ClusterWatch
+
     def __init__(
         self,
         model: ServedModel,

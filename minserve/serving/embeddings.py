@@ -28,12 +28,12 @@ from minserve.engine import Engine
 from minserve.errors import ExecutorFailed
 from minserve.events import Admitted, Event, EventLog, Finished
 from minserve.execution.executor import StepPlan, StepResult
-from minserve.request import Request, SamplingParams
+from minserve.request import FinishReason, Request, SamplingParams
 from minserve.reuse.embedding import Embedder
 from minserve.scheduling.admission import Defer, Refuse
 from minserve.scheduling.batching import DynamicBatching
 from minserve.scheduling.quota import NO_QUOTA, Quota
-from minserve.service import Ended
+from minserve.service import Ended, Listener, Output
 from minserve.serving.engine_thread import EngineThread
 from minserve.serving.errors import ApiError, invalid, of_refusal
 from minserve.serving.identity import Principal
@@ -122,11 +122,18 @@ class _Service:
     def submit(
         self,
         request: Request,
-        listener: Callable,
+        listener: Listener,
         quota: Quota = NO_QUOTA,
         wording: Wording | None = None,
     ) -> None:
-        self.client.send(request, listener)
+        def hear(event: Event) -> None:
+            if isinstance(event, Finished):
+                listener(Ended(0, FinishReason(event.reason), event.error))
+
+        self.client.send(request, hear)
+
+    def cancel(self, request_id: str) -> None:
+        self.client.cancel(request_id)
 
 
 class Embeddings:
@@ -179,20 +186,21 @@ class Embeddings:
         return await asyncio.gather(*map(asyncio.wrap_future, answers))
 
     def _ask(self, text: str) -> Future[np.ndarray]:
-        id, answer = f"embd-{next(self._ids)}", Future()
+        id = f"embd-{next(self._ids)}"
+        answer: Future[np.ndarray] = Future()
         request = Request(id, (0,), SamplingParams(max_tokens=1), arrival_s=self.thread.now_s())
         self.executor.texts[id] = text
         self._waiting.add(answer)
 
-        def hear(event: Event | Ended) -> None:
-            if isinstance(event, Finished | Ended):  # the latter if it could not be submitted
+        def hear(output: Output) -> None:
+            if isinstance(output, Ended):
                 self.executor.texts.pop(id, None)
                 vector = self.executor.vectors.pop(id, None)
                 self._waiting.discard(answer)
                 if not answer.set_running_or_notify_cancel():  # its client has gone
                     return
                 if vector is None:
-                    answer.set_exception(ApiError(500, f"embedding failed: {event.error}"))
+                    answer.set_exception(ApiError(500, f"embedding failed: {output.error}"))
                 else:
                     answer.set_result(vector)
 
@@ -209,9 +217,8 @@ class Embeddings:
                 answer.set_exception(ApiError(503, f"no embeddings: {why}", code="engine_dead"))
 
 
-def add_routes(app: FastAPI, server: Server) -> None:
+def add_routes(app: FastAPI, server: Server, embeddings: Embeddings) -> None:
     """POST /v1/embeddings."""
-    embeddings = server.embeddings
 
     @app.post("/v1/embeddings")
     async def embed(body: EmbeddingRequest, request: HttpRequest) -> dict[str, Any]:
@@ -221,11 +228,15 @@ def add_routes(app: FastAPI, server: Server) -> None:
         num_tokens = embeddings.count_tokens(body.input)
         async with _on_the_books(server, request.scope["state"]["principal"], num_tokens):
             vectors = await embeddings.embed(body.input)
-        encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
+        packed = body.encoding_format == "base64"
         return {
             "object": "list",
             "data": [
-                {"object": "embedding", "index": index, "embedding": encode(vector)}
+                {
+                    "object": "embedding",
+                    "index": index,
+                    "embedding": _base64(vector) if packed else vector.tolist(),
+                }
                 for index, vector in enumerate(vectors)
             ],
             "model": embeddings.name,
@@ -240,7 +251,8 @@ async def _on_the_books(server: Server, principal: Principal, num_tokens: int):
     It waits for nobody in the engine of the text, so it is on the books as one that runs. Raises
     `ApiError` where admission refuses it.
     """
-    admission, now_s = server.engine.service.admission, server.engine.now_s
+    service, now_s = server.engine.service, server.engine.now_s
+    admission = service.admission if service else None
     request = Request(
         f"embd-{secrets.token_hex(12)}",
         (0,) * num_tokens,

@@ -6,14 +6,14 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from minserve.cached_service import CachedService
+from minserve.client import LocalClient
 from minserve.clock import EventLoop, WallClock
 from minserve.errors import ExecutorFailed
 from minserve.request import FinishReason, Request
 from minserve.scheduling.quota import NO_QUOTA, Quota
-from minserve.service import Ended, Listener, Service
+from minserve.service import Ended, Listener
 
 if TYPE_CHECKING:
     from minserve.reuse.key import Wording
@@ -22,7 +22,23 @@ log = logging.getLogger("minserve.engine")
 T = TypeVar("T")
 
 
-class EngineThread:
+class Served(Protocol):
+    """What an engine's thread runs: a `Service`, one with a cache before it, or the like."""
+
+    @property
+    def client(self) -> LocalClient: ...
+
+    def submit(
+        self, request: Request, listener: Listener, quota: Quota, wording: Wording | None
+    ) -> None: ...
+
+    def cancel(self, request_id: str) -> None: ...
+
+
+S = TypeVar("S", bound=Served)
+
+
+class EngineThread(Generic[S]):
     """Runs a service's event loop on the wall clock, until it is stopped or dies.
 
     `submit`, `cancel` and `ask` may be called from any thread and return at once; listeners are
@@ -33,7 +49,7 @@ class EngineThread:
 
     def __init__(
         self,
-        make_service: Callable[[EventLoop], Service | CachedService],
+        make_service: Callable[[EventLoop], S],
         on_death: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.loop = EventLoop(WallClock())

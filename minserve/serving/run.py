@@ -117,7 +117,9 @@ class Runner(uvicorn.Server):
 class _Protocol(H11Protocol):
     """A connection whose unsent bytes are bounded, and that an answer nobody reads can cut off."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(  # type: ignore[override]  # as uvicorn narrows it: TCP has a Transport
+        self, transport: asyncio.Transport
+    ) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
         # NOTE: asyncio does so only for sockets that name their protocol, which listeners do not.
