@@ -52,7 +52,8 @@ def capacity(
     """Find the highest rate that meets the objectives, or the replicas that a rate needs.
 
     On the simulator, at calibrated or named costs: each rate is served from an empty cache, doubled
-    until it fails, then halved to within 5 %. The picture shows latency over load, and what the
+    until it fails, then halved to within 5 %. Where --num-prompts are too few to tell whether a
+    queue grows, up to 16 times as many are sent. The picture shows latency over load, and what the
     M/G/1 formula would have said. A forecast peak is planned for, because a new replica serves
     only when its model has loaded.
 
@@ -68,6 +69,7 @@ def capacity(
     from minserve.cli.picture import make_folder
     from minserve.cli.simulate import profile_of
     from minserve.loadtest.report import as_json_line
+    from minserve.loadtest.sweep import with_enough
     from minserve.simulator.fleet import Setup
     from minserve.simulator.runs import run
 
@@ -90,11 +92,12 @@ def capacity(
     )
 
     def serve(count: int):
-        def at(rate_per_s: float):
-            fleet = replace(setup, num_replicas=count)
-            return run(fleet, traffic.at_rate(rate_per_s).calls(), objectives)
+        fleet = replace(setup, num_replicas=count)
 
-        return at
+        def at(rate_per_s: float, num_prompts: int):
+            return run(fleet, traffic.at_rate(rate_per_s, num_prompts).calls(), objectives)
+
+        return with_enough(at, num_prompts, target)
 
     make_folder(to)
     say = out().print
@@ -122,22 +125,22 @@ def capacity(
 def _one_replica(serve, target: float, to: Path, say) -> dict:
     from minserve.cli.live import stage
     from minserve.loadtest.pictures import hockey_stick, seconds
+    from minserve.loadtest.steady import Queue
     from minserve.loadtest.sweep import capacity, mg1_curve
 
     with stage("bracketing the highest rate"):
         found = capacity(serve, 1.0, target=target)
     for row in found.rows():
-        mark = "met" if row["is_met"] else "queue grows" if not row["is_steady"] else "missed"
         say(
             f"{row['rate_per_s']:>8.3g}/s  {row['attainment']:>7.1%} good  TTFT p50 "
-            f"{seconds(row['ttft_p50_s'])}, p99 {seconds(row['ttft_p99_s'])}  {mark}"
+            f"{seconds(row['ttft_p50_s'])}, p99 {seconds(row['ttft_p99_s'])}  {_mark(row)}"
         )
     best = found.best_per_s
     if best is None:
         say("[bold]No rate meets these objectives on this machine.[/bold]")
     else:
         say(f"[bold]One replica bears {best:.3g} requests/s.[/bold]")
-    saturated = [row["rate_per_s"] for row in found.rows() if not row["is_steady"]]
+    saturated = [row["rate_per_s"] for row in found.rows() if row["queue"] == Queue.GROWS]
     limit = min(saturated, default=found.cells[-1].rate_per_s)
     rows = [row for row in found.rows() if row["rate_per_s"] <= 1.2 * limit]
     lone = rows[0]["ttft_mean_s"] or 0.0
@@ -147,6 +150,13 @@ def _one_replica(serve, target: float, to: Path, say) -> dict:
     return {"best_per_s": best, "cells": found.rows()}
 
 
+def _mark(row: dict) -> str:
+    """In a word, what came of a rate."""
+    if row["is_met"]:
+        return "met"
+    return {"steady": "missed", "grows": "queue grows"}.get(row["queue"], row["queue"])
+
+
 def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) -> dict:
     from minserve.cli.live import stage
     from minserve.loadtest.capacity import fewest_replicas
@@ -154,8 +164,9 @@ def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) 
     with stage(f"looking for the fewest replicas for {rate_per_s:.3g} requests/s"):
         plan = fewest_replicas(serve, rate_per_s, target=target, most=most)
     for count, cell in plan.cells:
-        grows = "" if cell.is_steady else ", and the queue grows"
-        say(f"{count:>4} replicas: {cell.attainment:.1%} good{grows}")
+        row = cell.row()
+        tried = f"{cell.attainment:.1%} of {row['num_requests']:,} good"
+        say(f"{count:>4} replicas: {tried}, {_mark(row)}")
     if plan.num_replicas is None:
         say(f"[bold]{most} replicas are not enough for {rate_per_s:.3g} requests/s.[/bold]")
     else:

@@ -28,8 +28,9 @@ from typing import Any
 
 from minserve.errors import ConfigError
 from minserve.loadtest.distributions import Distribution, Histogram, Samples, bound_ranks
-from minserve.loadtest.over_time import Bin, Timeline
+from minserve.loadtest.over_time import Bin, Cohort, Stretches, Timeline
 from minserve.loadtest.record import CANCELLED, ERROR, OK, TIMEOUT, Record
+from minserve.loadtest.steady import Drift, drift_of
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 
@@ -177,6 +178,7 @@ class Tally:
             name: Samples() if exact else Histogram() for name in LATENCIES
         }
         self.timeline = Timeline()
+        self.cohorts = Stretches(Cohort)
         self.by_kind: dict[str, Tally] = {}
         self.lengths: dict[str, Counter[int]] = {"prompt": Counter(), "output": Counter()}
         self._outcomes: Counter[str] = Counter()
@@ -208,6 +210,8 @@ class Tally:
         if record.outcome != OK:
             return
         self._totals["good"] += self.objectives.met_by(record)
+        if record.times_s:
+            self.cohorts.at(record.intended_s).add(record)
         num_tokens = record.num_tokens
         self._totals["prompt_tokens"] += record.num_prompt_tokens or 0
         self._totals["output_tokens"] += num_tokens
@@ -253,6 +257,10 @@ class Tally:
             latencies={n: Figures.of(v, bounds=n != "itl") for n, v in self.values.items()},
             count_sources=dict(self._sources),
         )
+
+    def drift(self) -> Drift:
+        """How much longer answers take for who comes later."""
+        return drift_of(self.cohorts.bins)
 
     def steady_bins(self) -> Sequence[Bin]:
         """The bins from a tenth of the arrivals' time on, up to the last arrival."""

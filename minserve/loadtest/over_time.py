@@ -2,56 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from minserve.loadtest.record import OK, Record
 
 
+class _Sums:
+    """Sums of one stretch of time: those of two stretches add up."""
+
+    __slots__ = ()
+
+    def take(self, other: _Sums) -> None:
+        """Add those of the stretch that follows."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
 @dataclass(slots=True)
-class Bin:
-    """What happened in one stretch of time. `ttft_s` is the sum over requests intended in it."""
+class Bin(_Sums):
+    """What happened in one stretch of time."""
 
     arrived: int = 0
     ended: int = 0
     failed: int = 0
     tokens: int = 0
+
+
+@dataclass(slots=True)
+class Cohort(_Sums):
+    """Who was to be sent in one stretch of time and was served well: sums over these requests.
+
+    `gaps_s` is from first to last token, over `num_gaps` tokens after the first.
+    """
+
+    count: int = 0
+    intended_s: float = 0.0
     ttft_s: float = 0.0
-    num_ttft: int = 0
+    gaps_s: float = 0.0
+    num_gaps: int = 0
 
-    def take(self, other: Bin) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+    def add(self, record: Record) -> None:
+        self.count += 1
+        self.intended_s += record.intended_s
+        self.ttft_s += record.times_s[0] - record.intended_s
+        self.gaps_s += record.times_s[-1] - record.times_s[0]
+        self.num_gaps += max(0, record.num_tokens - 1)
 
 
-class Timeline:
-    """Counts per stretch of time, in a bounded number of bins: they double in width when full."""
+B = TypeVar("B", bound=_Sums)
+
+
+class Stretches(Generic[B]):
+    """Sums per stretch of time, in a bounded number of bins: they double in width when full."""
 
     MAX_BINS = 128
 
-    def __init__(self, width_s: float = 1 / 64) -> None:
+    def __init__(self, make: Callable[[], B], width_s: float = 1 / 64) -> None:
         self.width_s = width_s
-        self.bins: list[Bin] = []
+        self.bins: list[B] = []
+        self._make = make
 
-    def at(self, time_s: float) -> Bin:
+    def at(self, time_s: float) -> B:
         """The bin of a time, made if need be."""
         while (index := int(max(0.0, time_s) / self.width_s)) >= self.MAX_BINS:
             self.width_s *= 2
-            halves = [*self.bins, Bin()] if len(self.bins) % 2 else self.bins
+            halves = [*self.bins, self._make()] if len(self.bins) % 2 else self.bins
             for left, right in zip(halves[::2], halves[1::2], strict=True):
                 left.take(right)
             self.bins = halves[::2]
         while len(self.bins) <= index:
-            self.bins.append(Bin())
+            self.bins.append(self._make())
         return self.bins[index]
 
+
+class Timeline(Stretches[Bin]):
+    """Arrivals, ends and tokens over time."""
+
+    def __init__(self, width_s: float = 1 / 64) -> None:
+        super().__init__(Bin, width_s)
+
     def add(self, record: Record) -> None:
-        arrived = self.at(record.intended_s)
-        arrived.arrived += 1
-        if record.outcome == OK and record.times_s:
-            arrived.ttft_s += record.times_s[0] - record.intended_s
-            arrived.num_ttft += 1
+        self.at(record.intended_s).arrived += 1
         if record.times_s:
             self.at(record.times_s[-1])  # now every earlier bin exists, and the width is final
             places = (np.array(record.times_s) / self.width_s).astype(int)

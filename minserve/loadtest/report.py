@@ -22,6 +22,7 @@ from minserve.loadtest.pictures import (
     timeline,
 )
 from minserve.loadtest.record import OK
+from minserve.loadtest.steady import Queue
 from minserve.pictures import Picture
 
 MAX_DISPATCH_S, MAX_DISPATCH_SHARE = 0.010, 0.05
@@ -98,19 +99,16 @@ def _long_enough(measures: Measures) -> Finding:
 
 def _steady(tally: Tally, is_open: bool) -> Finding:
     """Whether the queue still grew while requests arrived: then latency only says how long."""
-    bins, name = tally.steady_bins(), "steady state"
+    name = "steady state"
     if not is_open:
         return Finding(name, True, "a closed loop: as many in flight as there are users")
-    if len(bins) < 6:
-        return Finding(name, False, "too short to tell")
-    first = tally.timeline.bins.index(bins[0])
-    levels = tally.timeline.in_flight()[first : first + len(bins)]
-    half = len(levels) // 2
-    growth = _mean(levels[-half // 2 :]) - _mean(levels[: half // 2])
-    arrived = sum(each.arrived for each in bins)
-    is_ok = growth <= max(5.0, 0.05 * arrived)
-    said = f"{_mean(levels):.3g} requests in flight on average, {growth:+.3g} from start to end"
-    return Finding(name, is_ok, said if is_ok else f"{said}: more came than could be served")
+    drift = tally.drift()
+    told = {
+        Queue.STEADY: str(drift),
+        Queue.GROWS: f"{drift}: more came than could be served",
+        Queue.TOO_FEW: f"{Queue.TOO_FEW}: {drift}",
+    }
+    return Finding(name, drift.queue is Queue.STEADY, told[drift.queue])
 
 
 def _client(measures: Measures, is_open: bool) -> Finding:
@@ -122,11 +120,6 @@ def _client(measures: Measures, is_open: bool) -> Finding:
     if is_open and delay > limit:
         said += ": held back by --max-concurrency, or the load generator is the bottleneck"
     return Finding("client keeps up", delay <= limit, said)
-
-
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return math.fsum(values) / len(values) if values else 0.0
 
 
 @dataclass(slots=True)

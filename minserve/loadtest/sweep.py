@@ -2,7 +2,7 @@
 
 Every rate is served from an empty cache (or says that it is not): a cell that a cell before has
 warmed up looks better than it is. A rate that lets the queue grow is over-saturated, and no higher
-one is tried: there, latency only says how long the test was.
+one is tried: there, latency only says how long the test was. A run may be too short to tell.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 
 from minserve.errors import ConfigError
 from minserve.loadtest.measures import Tally
-from minserve.loadtest.report import judge
+from minserve.loadtest.record import REJECTED
+from minserve.loadtest.steady import Queue
 
 Serve = Callable[[float], Tally]
 """Serves the workload at a rate (requests per second), from a fresh start."""
@@ -27,10 +28,14 @@ class Cell:
     """One rate, and what came of it."""
 
     rate_per_s: float
-    is_steady: bool
+    queue: Queue
     attainment: float
     is_met: bool
     tally: Tally
+
+    @property
+    def is_steady(self) -> bool:
+        return self.queue is Queue.STEADY
 
     def row(self) -> dict[str, Any]:
         """Plain values, for tables and pictures."""
@@ -39,6 +44,8 @@ class Cell:
             "rate_per_s": self.rate_per_s,
             "is_met": self.is_met,
             "is_steady": self.is_steady,
+            "queue": str(self.queue),
+            "num_requests": m.num_requests,
             "attainment": self.attainment,
             "goodput_per_s": m.goodput_per_s,
             "output_tokens_per_s": m.output_tokens_per_s,
@@ -64,12 +71,37 @@ class Sweep:
 def try_rate(serve: Serve, rate_per_s: float, target: float = 0.99) -> Cell:
     """Serve at one rate. It is met if a share `target` of requests is good and no queue grows."""
     tally = serve(rate_per_s)
+    share, queue = _good_share(tally), tally.drift().queue
+    is_met = queue is Queue.STEADY and share >= target
+    return Cell(rate_per_s, queue, share, is_met, tally)
+
+
+def _good_share(tally: Tally) -> float:
+    """The share of good requests, those that were turned away included."""
     m = tally.measures()
-    found = {finding.name: finding.is_ok for finding in judge(tally, m, is_simulated=True)}
-    rejected = m.outcomes.get("rejected", 0)
-    share = (m.attainment or 0.0) * (1 - rejected / max(1, m.num_requests))
-    is_met = found["steady state"] and share >= target
-    return Cell(rate_per_s, found["steady state"], share, is_met, tally)
+    turned_away = m.outcomes.get(REJECTED, 0) / max(1, m.num_requests)
+    return (m.attainment or 0.0) * (1 - turned_away)
+
+
+def with_enough(
+    serve: Callable[[float, int], Tally], num_prompts: int, target: float = 0.99, doublings: int = 4
+) -> Serve:
+    """`serve(rate_per_s, num_prompts)` with as many as it takes to tell whether the queue grows.
+
+    Twice as many are sent, again and again, while the objectives are met and no steady state is
+    seen; a queue that really grows soon misses them. After `doublings`, or at the end of a trace,
+    the run stays as it is.
+    """
+
+    def at(rate_per_s: float) -> Tally:
+        for count in (num_prompts << doubled for doubled in range(doublings + 1)):
+            tally = serve(rate_per_s, count)
+            told = tally.drift().queue is Queue.STEADY or _good_share(tally) < target
+            if told or tally.measures().num_requests < count:
+                break
+        return tally
+
+    return at
 
 
 def sweep(serve: Serve, rates_per_s: Iterable[float], target: float = 0.99) -> Sweep:
@@ -77,7 +109,7 @@ def sweep(serve: Serve, rates_per_s: Iterable[float], target: float = 0.99) -> S
     cells: list[Cell] = []
     for rate_per_s in sorted(rates_per_s):
         cells.append(try_rate(serve, rate_per_s, target))
-        if not cells[-1].is_steady:
+        if cells[-1].queue is Queue.GROWS:
             break
     return Sweep(tuple(cells), max((c.rate_per_s for c in cells if c.is_met), default=None))
 

@@ -187,8 +187,8 @@ def test_timeline_stays_bounded_and_loses_nothing_when_its_bins_double():
     for t in range(1_000):
         timeline.add(record((t + 0.5,), intended_s=float(t), ended_s=t + 0.5))
     assert len(timeline.bins) <= Timeline.MAX_BINS and timeline.width_s == 8.0
-    totals = [(b.arrived, b.ended, b.tokens, b.num_ttft) for b in timeline.bins]
-    assert np.sum(totals, axis=0).tolist() == [1_000] * 4
+    totals = [(b.arrived, b.ended, b.tokens) for b in timeline.bins]
+    assert np.sum(totals, axis=0).tolist() == [1_000] * 3
     assert timeline.in_flight()[-1] == 0
 
 
