@@ -51,7 +51,9 @@ class Record:
 
     @property
     def uncorrected_ttft_s(self) -> float | None:
-        return self.times_s[0] - self.sent_s if self.times_s else None
+        if self.sent_s is None or not self.times_s:
+            return None
+        return self.times_s[0] - self.sent_s
 
     @property
     def e2e_s(self) -> float | None:
@@ -59,7 +61,9 @@ class Record:
 
     @property
     def uncorrected_e2e_s(self) -> float | None:
-        return self.times_s[-1] - self.sent_s if self.times_s else None
+        if self.sent_s is None or not self.times_s:
+            return None
+        return self.times_s[-1] - self.sent_s
 
     @property
     def tpot_s(self) -> float | None:

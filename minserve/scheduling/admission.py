@@ -422,8 +422,8 @@ class Admission:
         online = [e.request for e in self._queue.values() if not is_offline(e.request)]
         if not online:
             return Signals()
-        due = [request for request in online if request.deadline_s is not None]
-        late = sum(now_s + load.service_s(request) > request.deadline_s for request in due)
+        due = [(r, r.deadline_s) for r in online if r.deadline_s is not None]
+        late = sum(now_s + load.service_s(request) > deadline_s for request, deadline_s in due)
         return Signals(
             drain_s=load.drain_s(WorkloadClass.INTERACTIVE),
             queue_age_s=now_s - min(request.arrival_s for request in online),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from minserve.client import Listener, LocalClient
 from minserve.clock import EventLoop
@@ -128,7 +129,8 @@ class Replica:
         self.client = LocalClient(engine, loop)
         self.admission = Admission(engine.log) if has_admission else None
         self.num_unfinished = self.num_tokens = 0
-        self._busy_s, self._stepping_since_s = 0.0, None
+        self._busy_s = 0.0
+        self._stepping_since_s: float | None = None
         self._is_watched = False
 
     def take_busy_s(self, now_s: float) -> float:
@@ -154,18 +156,19 @@ class Replica:
         if self.admission is None:
             self.client.send(request, listener)
         else:
-            self.client.loop.at(request.arrival_s, lambda: self._ask(request, listener))
+            ask = partial(self._ask, self.admission, request, listener)
+            self.client.loop.at(request.arrival_s, ask)
 
-    def _ask(self, request: Request, listener: Listener) -> None:
+    def _ask(self, admission: Admission, request: Request, listener: Listener) -> None:
         loop = self.client.loop
         now_s = loop.clock.now_s()
-        decision = self.admission.ask(request, now_s)
+        decision = admission.ask(request, now_s)
         if isinstance(decision, Admit):
             if decision.max_tokens < request.sampling.max_tokens:
                 request.sampling = replace(request.sampling, max_tokens=decision.max_tokens)
             self.client.send(request, listener)
         elif isinstance(decision, Defer):
-            loop.at(decision.until_s, lambda: self._ask(request, listener))
+            loop.at(decision.until_s, partial(self._ask, admission, request, listener))
         else:
             listener(Finished(now_s, request.id, FinishReason.ERROR.value, 0, decision.why))
 
