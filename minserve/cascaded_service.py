@@ -161,6 +161,12 @@ class CascadedService:
             run.listener(output)
 
 
+def cascade_of(service: object) -> CascadedService | None:
+    """The cascade that is part of `service`, if there is one."""
+    layers = service, getattr(service, "service", None)
+    return next((layer for layer in layers if isinstance(layer, CascadedService)), None)
+
+
 @dataclass(eq=False, slots=True)
 class _Run:
     """A request with a check, and what the model that is at it has said."""

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from minserve.errors import ConfigError, InvalidRequest
@@ -41,7 +42,8 @@ class ServedModel:
     """The model as clients see it. `names` are what it answers to, the first is its own.
 
     `root` is where it comes from. `max_model_len` is the most tokens, prompt and output, that
-    model and KV cache hold of one sequence; `created` a Unix time in seconds.
+    model and KV cache hold of one sequence; `created` a Unix time in seconds; `precision` what
+    its weights and KV cache are kept in, in words.
     """
 
     names: tuple[str, ...]
@@ -50,6 +52,7 @@ class ServedModel:
     vocab_size: int
     max_model_len: int
     created: int = 0
+    precision: str = ""
 
     def card(self, name: str) -> dict[str, Any]:
         """What /v1/models says of it."""
@@ -109,17 +112,22 @@ class CallMaker:
     """Makes calls for one model.
 
     `default_max_tokens` bounds a chat that does not say how long its answer may be; `max_held` is
-    how many tokens of each choice may wait for a slow reader.
+    how many tokens of each choice may wait for a slow reader. `can_check` says that an answer which
+    is not in the `response_format` asked for would be found out.
     """
 
     model: ServedModel
     salts: Salts
     default_max_tokens: int = 1024
     max_held: int = 512
+    can_check: bool = False
 
     async def chat(self, body: ChatRequest, caller: Caller) -> Call:
         """Raises `ApiError` if the body cannot be served."""
         self.model.check(body.model)
+        if body.asked_format and not self.can_check:
+            why = "response_format is not supported by this server: it has no --cascade-to"
+            raise invalid(why, "response_format", "unsupported_field")
         prompt = await self.chat_prompt(body.messages)
         if body.limit is None:
             room = self.model.max_model_len - len(prompt)
@@ -127,8 +135,11 @@ class CallMaker:
         else:
             limit = body.limit
         turns = tuple(cache_key.Message(m.role, m.content) for m in body.messages)
+        wording = cache_key.Wording(
+            caller.answer_class, turns, caller.sources, caller.partition, body.asked_format
+        )
         return self._call(
-            body, [prompt], limit, caller, ChatShape, "chatcmpl", "messages", turns=turns
+            body, [prompt], limit, caller, ChatShape, "chatcmpl", "messages", wording=wording
         )
 
     async def completion(self, body: CompletionRequest, caller: Caller) -> Call:
@@ -138,7 +149,7 @@ class CallMaker:
             raise invalid(f"prompts times n is above {MAX_CHOICES_PER_CALL}", "prompt")
         tokenizer = self.model.tokenizer
         prompts = [
-            await _aside(len(prompt), lambda p=prompt: tokenizer.encode(p))
+            await _aside(len(prompt), partial(tokenizer.encode, prompt))
             if isinstance(prompt, str)
             else self.check_tokens(prompt, "prompt")
             for prompt in body.prompt
@@ -157,7 +168,7 @@ class CallMaker:
         if body.messages is not None:
             token_ids = await self.chat_prompt(body.messages)
         else:
-            text, special = body.prompt, body.add_special_tokens is not False
+            text, special = body.prompt or "", body.add_special_tokens is not False
             token_ids = await _aside(
                 len(text), lambda: self.model.tokenizer.encode(text, add_special_tokens=special)
             )
@@ -196,7 +207,7 @@ class CallMaker:
         prefix: str,
         param: str,
         echoes: list[str] | None = None,
-        turns: tuple[cache_key.Message, ...] = (),
+        wording: cache_key.Wording | None = None,
     ) -> Call:
         for prompt in prompts:
             self._check_length(prompt, limit, param)
@@ -233,7 +244,10 @@ class CallMaker:
             bool(body.stream),
             bool(options and options.include_usage),
             bool(options and options.continuous_usage_stats),
-            cache_key.Wording(caller.answer_class, turns, caller.sources, caller.partition),
+            wording
+            or cache_key.Wording(
+                caller.answer_class, sources=caller.sources, partition=caller.partition
+            ),
         )
 
     def _check_length(self, prompt: list[int], limit: int, param: str) -> None:

@@ -7,7 +7,7 @@ tenant, key or request is ever one. `docs/overload.md` lists every name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,7 +18,8 @@ from minserve.cached_service import CachedService
 from minserve.engine import Engine
 from minserve.events import Admitted, Event, Preempted, StepEnded, StepStarted, TokensProduced
 from minserve.request import Request, WorkloadClass
-from minserve.scheduling.admission import Admission, Admit, Decision, Defer
+from minserve.scheduling.admission import Admission, Admit, Decision, Defer, Refuse
+from minserve.service import Attempt
 from minserve.serving.trace import Trace, Traces
 
 SECONDS = (
@@ -162,6 +163,14 @@ class Metrics:
             ("workload_class",),
         )
         self.note_http = HttpMetrics(self.registry, self._model).note
+        self._attempts = counter(
+            "minserve_cascade_attempts",
+            "Checked answers: passed, failed, or how they ended before they were whole.",
+            ("route", "outcome"),
+        )
+        self._attempt_tokens = counter(
+            "minserve_cascade_tokens", "Tokens of checked answers.", ("route", "kind")
+        )
 
     # -- what happens
 
@@ -200,11 +209,9 @@ class Metrics:
             gap_s, histogram = chunks[-1][0] - chunks[-2][0], self._itl_s.labels(self._model, kind)
             for _ in range(count):
                 histogram.observe(gap_s / count)
-        elif chunks:
+        elif (ttft_s := trace.outcome.ttft_s) is not None:
             self._prompt_tokens.inc(trace.outcome.num_prompt_tokens)
-            self._ttft_s.labels(self._model, *_who(trace), *_sizes(trace)).observe(
-                trace.outcome.ttft_s
-            )
+            self._ttft_s.labels(self._model, *_who(trace), *_sizes(trace)).observe(ttft_s)
 
     def note_finished(self, trace: Trace) -> None:
         """Take in a request that has ended."""
@@ -222,17 +229,24 @@ class Metrics:
         self._output_sizes.labels(model, kind).observe(o.num_output_tokens)
         if o.chunks:
             first_s, last_s = o.chunks[0][0], o.chunks[-1][0]
-            self._e2e_s.labels(model, *who, length).observe(o.e2e_s)
+            self._e2e_s.labels(model, *who, length).observe(last_s - o.arrival_s)
             self._decode_s.labels(model, length).observe(last_s - first_s)
             if o.admitted_s is not None:
                 self._prefill_s.labels(model, *_sizes(trace)).observe(first_s - o.admitted_s)
         if o.tpot_s is not None:
             self._tpot_s.labels(model, *who, length).observe(o.tpot_s)
 
+    def note_attempt(self, attempt: Attempt) -> None:
+        """A model of a cascade has had its turn."""
+        model, route = self._model, attempt.model
+        self._attempts.labels(model, route, attempt.outcome).inc()
+        self._attempt_tokens.labels(model, route, "prompt").inc(attempt.num_prompt_tokens)
+        self._attempt_tokens.labels(model, route, "output").inc(attempt.num_output_tokens)
+
     def note_decision(self, request: Request, decision: Decision, now_s: float) -> None:
         """Admission has decided on `request`."""
         names, kind = {Admit: "admit", Defer: "defer"}, request.workload_class.value
-        name = names.get(type(decision)) or decision.code
+        name = decision.code if isinstance(decision, Refuse) else names[type(decision)]
         self._decisions.labels(self._model, name, kind).inc()
         if not isinstance(decision, Defer):
             waited_s = max(0.0, now_s - request.arrival_s)
@@ -397,7 +411,7 @@ class _Now(Collector):
         family.add_metric([self._model], value)
         return family
 
-    def _each(self, name: str, text: str, label: str, values: dict) -> GaugeMetricFamily:
+    def _each(self, name: str, text: str, label: str, values: Mapping) -> GaugeMetricFamily:
         family = GaugeMetricFamily(name, text, labels=["model_name", label])
         for key, value in values.items():
             family.add_metric([self._model, str(key)], value)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,7 +22,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from minserve.errors import InvalidRequest
 from minserve.request import MAX_CHOICES, MAX_LOGPROBS
+from minserve.reuse.validation import json_check
 from minserve.serving.errors import ApiError, invalid
 
 MAX_MESSAGES = 1024
@@ -209,6 +212,27 @@ class _Generation(Body):
         return self
 
 
+def _format(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json_check(value)
+    except InvalidRequest as error:
+        raise ValueError(f"{error}; {error.hint}") from None
+    return value
+
+
+ResponseFormat = Annotated[
+    dict[str, Any],
+    AfterValidator(_format),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
+            "required": ["type"],
+        }
+    ),
+]
+
+
 class ChatRequest(_Generation):
     """The body of /v1/chat/completions."""
 
@@ -216,6 +240,7 @@ class ChatRequest(_Generation):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    response_format: ResponseFormat | None = Field(None, description="where there is a cascade")
 
     @model_validator(mode="after")
     def _consistent_chat(self) -> ChatRequest:
@@ -224,7 +249,16 @@ class ChatRequest(_Generation):
         both = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(both) > 1:
             raise _error("max_tokens", "max_tokens and max_completion_tokens differ: give one")
+        if self.asked_format and ((self.n or 1) > 1 or self.logprobs):
+            why = "response_format is not supported together with n above 1 or logprobs"
+            raise _error("response_format", why)
         return self
+
+    @property
+    def asked_format(self) -> dict[str, Any] | None:
+        """The form its answer is to have; None for plain text."""
+        told = self.response_format
+        return told if told is not None and told["type"] != "text" else None
 
     @property
     def limit(self) -> int | None:
@@ -287,7 +321,7 @@ class CompletionRequest(_Generation):
         return self
 
     @property
-    def limit(self) -> int | None:
+    def limit(self) -> int:
         """At most so many output tokens."""
         return self.max_tokens or 16
 

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from minserve.cached_service import CachedService
+from minserve.cascaded_service import CascadedService, cascade_of
 from minserve.clock import EventLoop
 from minserve.errors import ExecutorFailed
 from minserve.request import Request
@@ -20,6 +22,10 @@ from minserve.serving.errors import ApiError
 from minserve.serving.identity import KeyRing, Salts
 from minserve.serving.streaming import Mailbox, Reply
 from minserve.serving.watch import Watch
+
+if TYPE_CHECKING:
+    from minserve.serving.cluster_engine import ClusterEngine
+    from minserve.serving.cluster_gateway import ClusterWatch
 
 log = logging.getLogger("minserve.server")
 
@@ -55,7 +61,7 @@ class Server:
     """
 
     model: ServedModel
-    make_service: Callable[[EventLoop], Service | CachedService]
+    make_service: Callable[[EventLoop], Service | CachedService | CascadedService]
     keys: KeyRing | None = None
     salts: Salts = field(default_factory=Salts)
     limits: Limits = field(default_factory=Limits)
@@ -65,12 +71,21 @@ class Server:
     def __post_init__(self) -> None:
         self.engine, self.watch = self._make_engine()
         self.calls = CallMaker(
-            self.model, self.salts, self.limits.default_max_tokens, self.limits.max_held_tokens
+            self.model,
+            self.salts,
+            self.limits.default_max_tokens,
+            self.limits.max_held_tokens,
+            can_check=cascade_of(self.engine.service) is not None,
         )
         self._open: dict[Call, asyncio.TimerHandle] = {}
         self._mailbox: Mailbox
 
-    def _make_engine(self) -> tuple[EngineThread, Watch]:
+    def _make_engine(
+        self,
+    ) -> tuple[
+        EngineThread[Service | CachedService | CascadedService] | ClusterEngine,
+        Watch | ClusterWatch,
+    ]:
         engine = EngineThread(self.make_service)
         return engine, Watch(engine.service, self.model.names[0])
 

@@ -20,6 +20,11 @@ class _Shape:
         self._head = {"id": id, "created": created, "model": model}
         self._token_bytes = token_bytes
 
+    def answered_by(self, model: str) -> None:
+        """Name the model that answered, where a cascade says which; otherwise the one asked."""
+        if model:
+            self._head["model"] = model
+
     def whole(self, answer: Answer) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
         choices = [self._whole_choice(choice) for choice in answer.choices]

@@ -158,6 +158,8 @@ class Answer:
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
         self.cache: set[str] = set()
+        self.route = ""
+        self.rejected: list[dict[str, Any]] = []
         per_prompt = num_choices // len(echoes)
         self.choices = [Choice(i, echoes[i // per_prompt]) for i in range(num_choices)]
 
@@ -169,6 +171,7 @@ class Answer:
                 case Started(num_cached_tokens=num_cached_tokens, cache=cache):
                     self.num_cached_tokens += num_cached_tokens
                     self.cache.add(cache)
+                    self._routed(output)
                 case Refuse():
                     raise of_refusal(output)
                 case Piece(index=index):
@@ -180,11 +183,28 @@ class Answer:
                     choice.finish_reason = _finish_reason(reason, error)
         return list(touched.values())
 
+    def _routed(self, started: Started) -> None:
+        """A cascade says whose answer this is: its tokens count, and those of others apart."""
+        self.route = started.route
+        if not started.attempts:
+            return
+        *rejected, answering = started.attempts
+        self.num_prompt_tokens = answering.num_prompt_tokens
+        self.rejected = [
+            {
+                "model": attempt.model,
+                "prompt_tokens": attempt.num_prompt_tokens,
+                "completion_tokens": attempt.num_output_tokens,
+                "outcome": attempt.outcome,
+            }
+            for attempt in rejected
+        ]
+
     @property
     def headers(self) -> dict[str, str]:
-        """What the response cache made of the call, where there is one."""
-        told = ", ".join(sorted(filter(None, self.cache)))
-        return {"x-cache": told} if told else {}
+        """What the response cache made of the call, and which model of a cascade answered."""
+        told = {"x-cache": ", ".join(sorted(filter(None, self.cache))), "x-route": self.route}
+        return {name: value for name, value in told.items() if value}
 
     @property
     def is_over(self) -> bool:
@@ -197,12 +217,13 @@ class Answer:
     @property
     def usage(self) -> dict[str, Any]:
         """Tokens so far; those that need no computing, because a prefix was cached, are counted."""
-        return {
+        usage = {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_output_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
             "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
         }
+        return usage | {"rejected_attempts": self.rejected} if self.rejected else usage
 
 
 def _finish_reason(reason: FinishReason, error: str | None) -> str:
@@ -212,7 +233,8 @@ def _finish_reason(reason: FinishReason, error: str | None) -> str:
         raise ApiError(503, "the request was cancelled by the server", code="cancelled")
     # A reason may have a name for machines, and a status of its own.
     status, code = getattr(error, "status", 500), getattr(error, "code", "engine_error")
-    raise ApiError(status, f"the request failed: {error}", code=code)
+    may_retry = getattr(error, "may_retry", True)
+    raise ApiError(status, f"the request failed: {error}", code=code, may_retry=may_retry)
 
 
 # -- over HTTP
@@ -280,6 +302,7 @@ class Reply(Response):
         call = self._call
         while not call.answer.is_over:
             call.answer.take(await call.stream.take())
+        call.shape.answered_by(call.answer.route)
         body = json.dumps(call.shape.whole(call.answer)).encode()
         await self._whole(200, body, call.answer.headers)
 
@@ -288,6 +311,7 @@ class Reply(Response):
         touched: list[Choice] = []
         while not touched:
             touched = answer.take(await call.stream.take())
+        call.shape.answered_by(answer.route)
         fields = _HEADERS | answer.headers
         headers = [(name.encode(), value.encode()) for name, value in fields.items()]
         await self._put({"type": "http.response.start", "status": 200, "headers": headers})
@@ -303,7 +327,8 @@ class Reply(Response):
         await self._events(last, is_last=True)
 
     def _chunks(self, touched: list[Choice]) -> list[dict[str, Any]]:
-        call, usage = self._call, {}
+        call = self._call
+        usage: dict[str, Any] = {}
         if call.continuous_usage:
             usage = {"usage": call.answer.usage}
         elif call.include_usage:

@@ -24,6 +24,7 @@ from minserve.events import (
 )
 from minserve.metrics import Outcome, note
 from minserve.request import Request
+from minserve.service import Attempt
 
 MAX_SPANS = 256
 QUEUED, PREFILL, DECODE = "queued", "prefill", "decode"
@@ -42,13 +43,17 @@ class Span:
 
 @dataclass(slots=True)
 class Trace:
-    """One request: whose it is, its figures, and the spans of its life in order."""
+    """One request: whose it is, its figures, and the spans of its life in order.
+
+    With a cascade all that is the first model's, and `attempts` say who else was asked.
+    """
 
     request: Request
     outcome: Outcome
     began_unix_s: float
     spans: list[Span] = field(default_factory=list)
     preempted_s: list[float] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
     last_step: int = -1
 
     @property
@@ -91,6 +96,17 @@ class Trace:
                 for span in self.spans
             ],
             "preempted_s": [since(time_s) for time_s in self.preempted_s],
+            "attempts": [
+                {
+                    "model": attempt.model,
+                    "outcome": attempt.outcome,
+                    "start_s": since(attempt.began_s),
+                    "end_s": since(attempt.ended_s),
+                    "num_prompt_tokens": attempt.num_prompt_tokens,
+                    "num_output_tokens": attempt.num_output_tokens,
+                }
+                for attempt in self.attempts
+            ],
         }
 
 
@@ -128,6 +144,11 @@ class Traces:
         trace = self._traces.get(request_id)
         is_own = trace is not None and trace.scope == (tenant, salt)
         return trace if is_own or is_operator else None
+
+    def attempted(self, request: Request, attempt: Attempt) -> None:
+        """One model of a cascade has had its turn at `request`."""
+        if trace := self._traces.get(request.id):
+            trace.attempts.append(attempt)
 
     def settle(self, request: Request) -> None:
         """Whoever sent `request` has its answer: drop the trace if it was never let in."""
@@ -176,7 +197,7 @@ class Traces:
             kind, last = PREFILL if is_prefill else DECODE, trace.spans[-1] if trace.spans else None
             goes_on = last and kind == DECODE == last.kind and trace.last_step == step.step - 1
             trace.last_step = step.step
-            if goes_on or (last and len(trace.spans) >= MAX_SPANS):
+            if last and (goes_on or len(trace.spans) >= MAX_SPANS):
                 last.end_s, last.num_steps = end_s, last.num_steps + 1
                 last.num_tokens += num_tokens
             else:

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from minserve.cached_service import CachedService
+from minserve.cascaded_service import CascadedService, cascade_of
 from minserve.events import Event
 from minserve.serving import live
 from minserve.serving.errors import ApiError
@@ -16,7 +17,8 @@ from minserve.serving.metrics import Metrics
 from minserve.serving.trace import Exporter, Trace, Traces
 
 if TYPE_CHECKING:
-    from minserve.service import Service
+    from minserve.request import Request as Asked
+    from minserve.service import Attempt, Service
     from minserve.serving.server import Server
 
 log = logging.getLogger("minserve.server")
@@ -34,7 +36,7 @@ PAGE_HEADERS = {
 class Watch:
     """One listener for the engine's log: traces first, because the metrics read them."""
 
-    def __init__(self, service: Service | CachedService, model_name: str) -> None:
+    def __init__(self, service: Service | CachedService | CascadedService, model_name: str) -> None:
         engine, clock = service.client.engine, service.client.loop.clock
         self._export = Exporter.if_installed()
         self.traces = Traces(on_finished=self._finished)
@@ -44,6 +46,8 @@ class Watch:
         )
         self.live = live.Live(engine, model_name, service.admission)
         engine.log.listen(self._note)
+        if cascade := cascade_of(service):
+            cascade.on_attempt = self._attempted
 
     def _note(self, event: Event) -> None:
         try:
@@ -52,6 +56,10 @@ class Watch:
             self.live.note(event)
         except Exception:  # NOTE: whoever watches the engine must not end it
             log.exception("an event of kind %s was not taken in", event.kind)
+
+    def _attempted(self, request: Asked, attempt: Attempt) -> None:
+        self.traces.attempted(request, attempt)
+        self.metrics.note_attempt(attempt)
 
     def _finished(self, trace: Trace) -> None:
         self.metrics.note_finished(trace)
