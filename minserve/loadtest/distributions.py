@@ -41,7 +41,8 @@ def bound_ranks(count: int, share: float, confidence: float = 0.95) -> tuple[int
 class Distribution(Protocol):
     """Values of one figure, in seconds."""
 
-    count: int
+    @property
+    def count(self) -> int: ...
 
     def add(self, value: float) -> None: ...
 

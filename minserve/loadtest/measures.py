@@ -99,7 +99,8 @@ class Figures:
         found = {}
         for name, share in names.items() if bounds else ():
             ranks = bound_ranks(values.count, share)
-            found[name] = tuple(values.ranked(rank) if rank else None for rank in ranks)
+            low, high = (values.ranked(rank) if rank else None for rank in ranks)
+            found[name] = low, high
         at = {name: values.percentile(share) for name, share in names.items()}
         at["max"] = values.percentile(1.0)
         return cls(values.count, values.mean(), at, found)

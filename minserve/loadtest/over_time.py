@@ -11,10 +11,9 @@ import numpy as np
 from minserve.loadtest.record import OK, Record
 
 
+@dataclass(slots=True)
 class _Sums:
     """Sums of one stretch of time: those of two stretches add up."""
-
-    __slots__ = ()
 
     def take(self, other: _Sums) -> None:
         """Add those of the stretch that follows."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import UnionType
 from typing import Any
 
 from minserve.errors import ConfigError, InvalidRequest
@@ -107,6 +108,7 @@ def require_known(schema: Any, place: str = "schema", depth: int = 0) -> None:
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if not isinstance(kind, str) or kind not in TYPES:
             raise InvalidRequest(f"{place}.type is {kind!r}", f"use {', '.join(TYPES)}")
+    shapes: dict[str, type | UnionType]
     shapes = {"properties": dict, "required": list, "additionalProperties": bool, "enum": list}
     shapes |= dict.fromkeys(_BOUNDS, int | float)
     for name, shape in shapes.items():
