@@ -15,7 +15,7 @@ from minserve.loadtest import arrivals, datasets
 from minserve.loadtest.capacity import OnBacklog, OnUtilisation, Signals, fewest_replicas
 from minserve.loadtest.generator import send_in_process
 from minserve.loadtest.measures import Objectives, Tally
-from minserve.loadtest.sweep import capacity, mg1_wait_s, sweep
+from minserve.loadtest.sweep import capacity, mg1_wait_s, sweep, with_enough
 from minserve.loadtest.workload import Workload
 from minserve.request import Request
 from minserve.scheduling.batching import ContinuousBatching
@@ -218,6 +218,24 @@ def test_fewest_replicas_is_enough_and_one_fewer_is_not():
     assert tried[plan.num_replicas].is_met and plan.num_replicas > 1
     assert not tried[plan.num_replicas - 1].is_met
     assert fewest_replicas(on, 10_000.0, most=2).num_replicas is None
+
+
+@pytest.mark.parametrize("num_prompts", [50, 300])
+def test_few_prompts_ask_for_no_more_replicas_than_many(num_prompts):
+    long_answers = Workload(input_len=40, output_len=30)  # 0.6 s each: 50 are sent within 1.7 s
+
+    def on(count):
+        fleet = replace(SETUP, num_replicas=count)
+
+        def at(rate_per_s, num_sent):
+            return run(fleet, long_answers.at_rate(rate_per_s, num_sent).calls(), GOALS)
+
+        return with_enough(at, num_prompts)
+
+    plan = fewest_replicas(on, 30.0, most=16)
+    cell = dict(plan.cells)[plan.num_replicas]
+    assert cell.is_met and cell.tally.measures().num_requests > 50
+    assert 3 <= plan.num_replicas <= 4, "8 rows in about 22 ms a step: 2.5 replicas at least"
 
 
 def test_pollaczek_khinchine_agrees_with_a_simulated_single_server():
