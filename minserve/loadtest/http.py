@@ -12,6 +12,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 from minserve.errors import ConfigError, MinserveError
@@ -36,7 +37,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self.transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport
         self.is_open = True
         self._buffer = b""
         self._on_data: OnData = lambda data, now_s: None
@@ -52,7 +53,7 @@ class _Connection(asyncio.Protocol):
         return self._waiting
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # which `create_connection` promises
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
@@ -119,16 +120,16 @@ class _Connection(asyncio.Protocol):
         return bool(self._buffer)
 
     def _end(self) -> None:
-        if self._reply.headers.get("connection", "").lower() == "close":
+        if self._reply and self._reply.headers.get("connection", "").lower() == "close":
             self.transport.close()
             self.is_open = False
-        if not self._waiting.done():
+        if self._reply and self._waiting and not self._waiting.done():
             self._waiting.set_result(self._reply)
 
     def _fail(self, why: str) -> None:
         self.transport.abort()
         self.is_open = False
-        if not self._waiting.done():
+        if self._waiting and not self._waiting.done():
             self._waiting.set_exception(ConnectionBroken(why))
 
 
@@ -182,10 +183,8 @@ class HttpClient:
             + "Accept: text/event-stream, application/json\r\n\r\n"
         )
         message = head.encode() + body
-        connection = self._idle.pop() if self._idle else None
-        is_kept = connection is not None and connection.is_open
-        if not is_kept:
-            connection = await self._connect()
+        kept = self._idle.pop() if self._idle else None
+        connection = kept if kept and kept.is_open else await self._connect()
         has_data = False
 
         def take(data: bytes, now_s: float) -> None:
@@ -198,7 +197,7 @@ class HttpClient:
             on_sent(self._now_s())
             reply = await answer
         except ConnectionBroken:
-            if not is_kept or has_data:
+            if connection is not kept or has_data:
                 raise
             connection = await self._connect()
             answer = connection.post(message, take)
@@ -219,7 +218,7 @@ class HttpClient:
             )
         except OSError as error:
             where = f"{self._host}:{self._port}"
-            hint = "start it, or check --base-url"
+            hint = "start it, or check --url"
             raise ConnectionBroken(f"no server at {where}: {error}", hint) from None
         self.num_connections += 1
         return connection
