@@ -287,8 +287,19 @@ def _read(file: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         raise
     except Exception as error:  # the reader raises whatever its memory map does
         raise ModelNotFound(
-            f"{file} is not a whole GGUF file: {error}", "fetch the file again"
-        ) from None
+            f"{file} is not a whole GGUF file: {_what_is_wrong(file)}", "fetch the file again"
+        ) from error
+
+
+def _what_is_wrong(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(4)
+    except OSError as error:
+        return str(error)
+    if not start:
+        return "it is empty"
+    return "it ends too early, or is damaged" if start == b"GGUF" else "it does not begin as one"
 
 
 def _content_key(file: Path) -> str:

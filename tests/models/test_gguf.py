@@ -269,9 +269,13 @@ def test_what_minserve_does_not_read_is_refused_by_name(tmp_path, home, extra, p
 
 def test_a_damaged_file_leaves_nothing_behind(tmp_path, home):
     file = tmp_path / "m.gguf"
-    for content in (b"", b"not a gguf", write_whole(tmp_path).read_bytes()[:20_000]):
+    for content, why in (
+        (b"", "is empty"),
+        (b"not a gguf", "does not begin as one"),
+        (write_whole(tmp_path).read_bytes()[:20_000], "ends too early"),
+    ):
         file.write_bytes(content)
-        with pytest.raises(ModelNotFound, match="not a whole GGUF") as error:
+        with pytest.raises(ModelNotFound, match=f"not a whole GGUF file: it {why}") as error:
             resolve(file)
         assert error.value.hint and not list(home.iterdir())
 
