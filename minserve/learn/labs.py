@@ -118,6 +118,10 @@ def find(name: str) -> LabCopy:
     for lab in here:
         if name in (lab.short, lab.name):
             return lab
+    if name.endswith(".ipynb"):
+        known = next((lab.short for lab in here if lab.name == Path(name).stem), "LAB")
+        hint = f"say which lab it is, then which notebook: `minserve check {known} {name}`"
+        raise DataNotFound(f"{name!r} is a notebook, and no lab", hint)
     names = ", ".join(lab.short for lab in here)
     raise DataNotFound(f"no lab is called {name!r}", f"the labs here: {names or 'none'}")
 

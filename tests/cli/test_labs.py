@@ -16,4 +16,6 @@ def test_from_a_clean_copy_to_a_check(minserve, tmp_path):
 def test_an_unknown_lab_or_file_is_one_clear_error(minserve):
     minserve("check", "lab0").refused("no lab is called 'lab0'")
     minserve("check", "lab3", "/nowhere.ipynb").refused("cannot read")
+    minserve("check", "my/lab3_cancellation_leak.ipynb").refused("`minserve check lab3 my/lab3")
+    minserve("check", "final.ipynb").refused("`minserve check LAB final.ipynb`")
     minserve("lab", "start", "lab0").refused("lab3")
