@@ -16,9 +16,7 @@ CONTEXTS = ((1, 1), (5, 5), (130, 1), (129, 40), (64, 64), (200, 3))  # tokens, 
 DECODES = ((1, 1), (77, 1), (64, 1), (200, 1))
 
 
-def largest_error(
-    attention, shape, window, contexts, dtype=torch.float32, device="cpu"
-) -> float:
+def largest_error(attention, shape, window, contexts, dtype=torch.float32, device="cpu") -> float:
     """How far paged attention is from dense attention, on random numbers."""
     heads, kv_heads, block_size, head_dim = shape
     random = torch.Generator().manual_seed(0)

@@ -15,9 +15,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_checkpoint(
-    folder: Path, seed: int = 0, family: str = "Llama", **overrides
-) -> Path:
+def write_checkpoint(folder: Path, seed: int = 0, family: str = "Llama", **overrides) -> Path:
     """A float32 model with a byte-level tokenizer, saved the way transformers saves one.
 
     `family` is Llama, Mistral, Qwen2 or Qwen3; `overrides` go into its config.

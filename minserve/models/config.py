@@ -348,6 +348,7 @@ def _rope_scaling(rope: _Fields, context: int) -> RopeScaling | None:
 
 def _yarn_attention_factor(rope: _Fields, factor: float) -> float:
     """The paper's 0.1 ln(factor) + 1, or DeepSeek's ratio of two of them."""
+
     def sharpen(scale: float) -> float:
         return 0.1 * scale * log(factor) + 1.0 if factor > 1 else 1.0
 

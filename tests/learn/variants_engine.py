@@ -67,7 +67,8 @@ STATIC_EARLY_RETURN = """
         return whole(queue[: sum(total <= view.free_tokens for total in held)])
 """
 
-DYNAMIC = """
+DYNAMIC = (
+    """
     from minserve.learn.policies import Wait
 
     def dynamic_batching(view, batch_size, max_wait_s):
@@ -76,7 +77,9 @@ DYNAMIC = """
             if view.now_s < due_s:
                 return Wait(due_s)
         return static_batching(view, batch_size)
-""" + STATIC
+"""
+    + STATIC
+)
 DYNAMIC_WHOLE = """
     from minserve.learn.policies import Wait
 

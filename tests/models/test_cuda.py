@@ -74,8 +74,10 @@ def test_replayed_graphs_give_the_tokens_of_plain_steps(tiny_folder):
     graphs, outputs = executor.graphs, []
     for executor.graphs in (graphs, None):
         executor.kv_cache.zero_()
-        tokens = [generate(executor, PROMPT[:n], range(8 * i, 8 * i + 8), 1)
-                  for i, n in enumerate((20, 41, 90))]
+        tokens = [
+            generate(executor, PROMPT[:n], range(8 * i, 8 * i + 8), 1)
+            for i, n in enumerate((20, 41, 90))
+        ]
         for _ in range(10):
             rows = [
                 row(t[-1:], range(8 * i, 8 * i + 8), n + len(t) - 1)

@@ -1,10 +1,10 @@
 """What a value of the KV cache is worth, for each kind of cache: one text serves all kernels.
 
-    float32    itself
-    bfloat16   Numba has no such type: its 16 bits are read as an int16, and are the upper half
-               of a float32
-    int8       value times the scale of its token and head. The scale is a bfloat16, kept in the
-               two bytes behind the head's values, so that one read fetches both
+float32    itself
+bfloat16   Numba has no such type: its 16 bits are read as an int16, and are the upper half
+           of a float32
+int8       value times the scale of its token and head. The scale is a bfloat16, kept in the
+           two bytes behind the head's values, so that one read fetches both
 """
 
 from __future__ import annotations
