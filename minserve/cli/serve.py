@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minserve.cli.callers import key_ring, warnings_of
-from minserve.cli.console import Model
+from minserve.cli.console import Dtype, KvCacheDtype, Model, Quantization
 from minserve.cli.served_engine import EngineSettings, embeddings_of, make_server, parse_size
 from minserve.errors import ConfigError
 
@@ -57,7 +57,9 @@ def serve(
     max_model_len: Annotated[
         int | None, typer.Option(help="Longest sequence; by default what the model knows.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Dtype = "float32",
+    kv_cache_dtype: KvCacheDtype = "auto",
+    quantization: Quantization = "none",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     served_name: Annotated[
         str | None, typer.Option(help="What clients call the model; by default its own name.")
@@ -148,7 +150,7 @@ def serve(
     engine = EngineSettings(
         model, policy or "continuous", ordering, max_running, token_budget, kv_memory, num_blocks,
         max_model_len, dtype, device, prefix_scope != "off", served_name, step_cap / 1000,
-        response_cache, semantic_cache, semantic_examples,
+        response_cache, semantic_cache, semantic_examples, kv_cache_dtype, quantization,
     )  # fmt: skip
     began_s = time.perf_counter()
     scope = Scope.TENANT if prefix_scope == "off" else Scope(prefix_scope)
@@ -170,7 +172,12 @@ def serve(
         log = logging.getLogger("minserve.server")
         for warning in warnings if log_format == "json" else ():
             log.warning(warning)
-        fields = {"url": url, "model": server.model.names[0], "load_s": round(load_s, 2)}
+        fields = {
+            "url": url,
+            "model": server.model.names[0],
+            "precision": server.model.precision,
+            "load_s": round(load_s, 2),
+        }
         log.info("listening", extra={"fields": fields})
 
     store = None
@@ -203,12 +210,13 @@ def _panel(
     text = Text()
     for name, value in (
         ("model", f"{model.names[0]}, loaded in {load_s:.1f} s"),
+        ("precision", model.precision),
         ("context", f"{model.max_model_len:,} tokens"),
         ("prefixes", f"shared by {prefix_scope}" if prefix_scope != "off" else "not reused"),
         ("keys", "none" if ring is None else str(len(ring.keys))),
         *([("parts", parts.summary)] if parts else []),
     ):
-        text.append(f"{name:9}", "bold").append(f"{value}\n")
+        text.append(f"{name:11}", "bold").append(f"{value}\n")
     for warning in warnings:
         text.append(f"\nwarning: {warning}", "bold yellow")
     text.rstrip()

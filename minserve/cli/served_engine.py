@@ -44,6 +44,8 @@ class EngineSettings:
     response_cache: str = "off"
     semantic_cache: str = "off"
     semantic_examples: Path | None = None
+    kv_cache_dtype: str = "auto"
+    quantization: str = "none"
 
 
 @on_a_passing_thread
@@ -63,6 +65,7 @@ def make_server(
     from minserve.client import LocalClient
     from minserve.engine import Engine
     from minserve.events import EventLog
+    from minserve.execution.precision import Precision, choose_dtype
     from minserve.execution.torch_executor import TorchExecutor, num_blocks_for
     from minserve.models.config import ModelConfig
     from minserve.models.registry import resolve
@@ -96,16 +99,20 @@ def make_server(
     rates = Rates()
     folder = resolve(settings.model)
     config = ModelConfig.from_folder(folder)
+    dtype = choose_dtype(settings.dtype, settings.device)
+    precision = Precision(dtype, settings.quantization, settings.kv_cache_dtype)
     num_blocks = settings.num_blocks
     if num_blocks is None:
-        memory = parse_size(settings.kv_memory)
-        num_blocks = parts and parts.num_blocks(config, memory, BLOCK_SIZE, settings.dtype)
-        num_blocks = num_blocks or num_blocks_for(config, memory, BLOCK_SIZE, settings.dtype)
+        memory, kv_dtype = parse_size(settings.kv_memory), precision.kv_dtype
+        num_blocks = parts and parts.num_blocks(config, memory, BLOCK_SIZE, kv_dtype)
+        num_blocks = num_blocks or num_blocks_for(config, memory, BLOCK_SIZE, kv_dtype)
     executor = TorchExecutor(
         folder,
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
-        dtype=settings.dtype,
+        dtype=dtype,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        quantization=settings.quantization,
         device=settings.device,
         max_model_len=settings.max_model_len,
     )
@@ -130,7 +137,7 @@ def make_server(
         if make_cache:
             # The fingerprint covers weights, tokenizer and chat template.
             name = executor.tokenizer.folder.name
-            model = ModelTuple(name, executor.cache_namespace, precision=executor.dtype)
+            model = ModelTuple(name, executor.cache_namespace, precision=str(precision))
             service = make_cache(service, model)
         return parts.service(service) if parts else service
 
@@ -141,6 +148,7 @@ def make_server(
         vocab_size=config.vocab_size,
         max_model_len=min(executor.max_model_len, num_blocks * BLOCK_SIZE),
         created=int((folder / "config.json").stat().st_mtime),
+        precision=str(precision),
     )
     return Server(served, make_service, keys, salts or Salts(), limits or Limits())
 

@@ -83,9 +83,11 @@ class ServingParts:
         return f"{sum(book.is_mine for book in books)} of {len(books)} yours, see `minserve parts`"
 
     def num_blocks(self, config: Any, memory_bytes: int, block_size: int, dtype: str) -> int | None:
-        """Blocks of the KV cache by `kv_bytes_per_token`; None if that is not the learner's."""
+        """Blocks of the KV cache by `kv_bytes_per_token`; None if that is not the learner's, and
+        in int8, of whose scales it knows nothing.
+        """
         shelf, name = self.shelf, "kv_bytes_per_token"
-        if not shelf.is_mine(name):
+        if not shelf.is_mine(name) or dtype == "int8":
             return None
         shape = KVShape(config.num_hidden_layers, config.num_kv_heads, config.head_dim)
         taken, target = shape.bytes_per_token(dtype), shelf.books[name].target
