@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from minserve.cli.console import Model, out, print_json
+from minserve.cli.console import Dtype, KvCacheDtype, Model, Quantization, out, print_json
 
 MOST_OF_COLD = 0.1
 MOST_BOOKKEEPING = {"greedy": 0.05, "sampled": 0.10}
@@ -20,7 +20,9 @@ def engine(
     shared: Annotated[int, typer.Option(help="Tokens that the two have in common.")] = 1024,
     batch: Annotated[int, typer.Option(help="Requests that decode together.")] = 32,
     steps: Annotated[int, typer.Option(help="Steps of those to time.")] = 64,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Dtype = "float32",
+    kv_cache_dtype: KvCacheDtype = "auto",
+    quantization: Quantization = "none",
     seed: Annotated[int, typer.Option(help="Of the prompts.")] = 0,
 ) -> None:
     """Time a prompt whose beginning is cached beside one that is cold, and take steps apart.
@@ -43,7 +45,13 @@ def engine(
     if min(repeats, shared, batch, steps) < 1:
         raise ConfigError("nothing to measure", "use 1 or more of each")
     num_blocks = max(2 * (shared // 16 + 4), batch * ((128 + steps + 32) // 16 + 2))
-    executor = TorchExecutor(model, num_blocks=num_blocks, dtype=dtype)
+    executor = TorchExecutor(
+        model,
+        num_blocks=num_blocks,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        quantization=quantization,
+    )
     rng, use, console = random.Random(seed), CpuUse(), out()
     prefix_hit(executor, rng, shared)  # the first of all is not counted: kernels compile
     pairs = [prefix_hit(executor, rng, shared) for _ in range(repeats)]
@@ -75,7 +83,8 @@ def engine(
         {
             "machine": describe(),
             "model": model,
-            "dtype": dtype,
+            "dtype": executor.dtype,
+            "precision": str(executor.precision),
             "prefix_hit": {
                 "num_shared_tokens": shared,
                 "cold_s": cold_s,

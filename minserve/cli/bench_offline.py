@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from minserve.cli.console import Model, out, print_json, size
+from minserve.cli.console import (
+    Dtype,
+    KvCacheDtype,
+    Model,
+    Quantization,
+    out,
+    print_json,
+    size,
+)
 
 MOST_REST_BYTES = 300_000_000
 
@@ -25,7 +33,9 @@ def offline(
         str, typer.Option(help="Which of: single; 16x128/64; 16x512/64; 64 mixed. With semicolons.")
     ] = "single;16x128/64;16x512/64;64 mixed",
     repeats: Annotated[int, typer.Option(help="Runs of each; the median counts.")] = 3,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Dtype = "float32",
+    kv_cache_dtype: KvCacheDtype = "auto",
+    quantization: Quantization = "none",
     threads: Annotated[int | None, typer.Option(help="By default one for each core.")] = None,
     token_budget: Annotated[int, typer.Option(help="Our most tokens in a step.")] = 512,
     max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
@@ -35,8 +45,9 @@ def offline(
     """Send a whole workload at once, and time it to the last token.
 
     Prompts are random and share nothing; output lengths are forced; every engine has the same
-    weights, precision and threads, in a process of its own, and they take turns. The roofline is
-    measured in the same run. Which peers need which environment: docs/benchmarks.md.
+    weights, precision and threads, in a process of its own, and they take turns; only what
+    --quantization and --kv-cache-dtype say is ours alone. The roofline is measured in the same run.
+    Which peers need which environment: docs/benchmarks.md.
 
     Examples:
 
@@ -53,19 +64,23 @@ def offline(
     from minserve.cli.bench import choose
     from minserve.cli.machine import QUIET_SHARE, CpuUse, describe
     from minserve.errors import ConfigError
+    from minserve.execution.precision import Precision, choose_dtype
     from minserve.models.config import ModelConfig
     from minserve.models.registry import resolve
     from minserve.models.weights import weight_files
 
     if repeats < 1:
         raise ConfigError(f"repeats is {repeats}", "use at least 1, and 3 for a figure to quote")
+    precision = Precision(choose_dtype(dtype, "cpu"), quantization, kv_cache_dtype)
     folder = resolve(model)
     vocab_size = ModelConfig.from_folder(folder).vocab_size
     works = [workload(name.strip(), vocab_size, seed) for name in workloads.split(";")]
     settings = {
         "model": str(folder),
         "weights": [str(file) for file in weight_files(folder)],
-        "dtype": dtype,
+        "dtype": precision.dtype,
+        "kv_cache_dtype": precision.kv_cache,
+        "quantization": precision.quantization,
         "threads": threads or os.cpu_count() or 1,
         "token_budget": token_budget,
         "max_running": max_running,
@@ -85,7 +100,8 @@ def offline(
     others = cpu.others_share()
     ours = {m.workload.name: m for m in found if m.engine == "minserve"}
     rows = [_row(m, ours[m.workload.name], roofline) for m in found]
-    console.print(_table(rows, f"{model}, {dtype}, {settings['threads']} threads"))
+    console.print(_table(rows, f"{model}, {precision}, {settings['threads']} threads"))
+    console.print(_breakdown([row for row in rows if "step_times_s" in row]))
     floor_s = roofline["sum_of_weights_s"]
     console.print(
         f"Roofline of this run: copies {roofline['copy_bytes_per_s'] / 1e9:.1f} GB/s, float32 "
@@ -93,7 +109,7 @@ def offline(
         f"({size(roofline['weight_bytes'])}) takes {1000 * floor_s:.1f} ms, the least that a "
         f"single-stream token can take."
     )
-    memory = _memory(list(ours.values()), roofline["weight_bytes"])
+    memory = _memory(list(ours.values()))
     console.print(
         f"Memory: {size(memory['peak_rss_bytes'])} at most, of which imports "
         f"{size(memory['imports_bytes'])}, weights {size(memory['weight_bytes'])}, KV pool "
@@ -142,17 +158,17 @@ def _pythons(names: list[str], given: list[str]) -> dict[str, str]:
     return {name: pythons[name] for name in names}
 
 
-def _memory(ours, weight_bytes: int) -> dict[str, int]:
+def _memory(ours) -> dict[str, int]:
     """Where our process's memory went at its peak, in bytes; `rest_bytes` is what nobody named."""
     last = ours[-1].results[-1]
     peak = max(each.peak_rss_bytes for each in ours)
-    imports, kv = last["rss_after_imports"], last["kv_bytes"]
+    imports, weights, kv = last["rss_after_imports"], last["weight_bytes"], last["kv_bytes"]
     return {
         "peak_rss_bytes": peak,
         "imports_bytes": imports,
-        "weight_bytes": weight_bytes,
+        "weight_bytes": weights,
         "kv_bytes": kv,
-        "rest_bytes": max(0, peak - imports - weight_bytes - kv),
+        "rest_bytes": max(0, peak - imports - weights - kv),
     }
 
 
@@ -195,5 +211,25 @@ def _table(rows: list[dict[str, Any]], title: str):
             size(row["peak_rss_bytes"]),
             f"{row['same_tokens']:.0%}",
             f"{floor:.2f} x" if floor else "-",
+        )
+    return made
+
+
+def _breakdown(rows: list[dict[str, Any]]):
+    """Where the time of a step goes, in the last run of each workload."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    title = "Where minserve's steps spend their time"
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    made.add_column("workload", no_wrap=True)
+    for heading in ("steps", "ms a step", *rows[0]["step_times_s"]):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        spent, num_steps = row["step_times_s"], row["num_steps"]
+        total_s = sum(spent.values())
+        shares = (f"{part_s / total_s:.1%}" for part_s in spent.values())
+        made.add_row(
+            row["workload"], f"{num_steps:,}", f"{1000 * total_s / num_steps:.1f}", *shares
         )
     return made

@@ -9,6 +9,7 @@ from minserve.cli.bench_engine import engine
 from minserve.cli.bench_jobs import jobs
 from minserve.cli.bench_loadgen import loadgen
 from minserve.cli.bench_offline import offline
+from minserve.cli.bench_precision import precision
 from minserve.cli.bench_routing import routing
 from minserve.cli.bench_serve import serve
 from minserve.cli.bench_sidechannel import sidechannel
@@ -22,6 +23,7 @@ benchmarks = typer.Typer(
 benchmarks.command()(loadgen)
 benchmarks.command()(offline)
 benchmarks.command()(engine)
+benchmarks.command()(precision)
 benchmarks.command()(jobs)
 benchmarks.command()(sidechannel)
 benchmarks.command()(cache)

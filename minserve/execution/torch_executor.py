@@ -25,7 +25,7 @@ from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
 from minserve.models.decoder import Decoder
 from minserve.models.invariant import make_invariant
-from minserve.models.quantization import quantise_weights
+from minserve.models.quantization import Int8Linear, quantise_weights
 from minserve.models.registry import resolve
 from minserve.models.sampling import sample_rows
 from minserve.models.tokenizer import Tokenizer
@@ -147,6 +147,20 @@ class TorchExecutor:
     def kv_bytes_allocated(self) -> int:
         """Bytes that torch holds for the KV cache."""
         return self.kv_cache.untyped_storage().nbytes()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the projections as they are kept, and of an embedding table that is none of
+        them. What tied weights are kept twice for, and norms, are not counted.
+        """
+        decoder, kept = self.decoder, []
+        for projection in (*decoder.projections(), decoder.vocabulary):
+            kept.append(projection.weight)
+            if isinstance(projection.multiply, Int8Linear):
+                kept.append(projection.multiply.scales)
+        if not self.config.tie_word_embeddings:
+            kept.append(decoder.embeddings)
+        return sum(tensor.numel() * tensor.dtype.itemsize for tensor in kept)
 
     def load_adapter(self, name: str, folder: str | os.PathLike) -> None:
         """Let requests choose the LoRA adapter in `folder` by `Request.adapter == name`.

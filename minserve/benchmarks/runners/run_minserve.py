@@ -8,6 +8,7 @@ def load(settings):
     import torch
 
     from minserve.engine import Engine
+    from minserve.execution.step_times import StepTimes
     from minserve.execution.torch_executor import TorchExecutor
     from minserve.request import Request, SamplingParams
     from minserve.scheduling.batching import ContinuousBatching
@@ -15,7 +16,11 @@ def load(settings):
     torch.set_num_threads(settings["threads"])
     rss_after_imports = now_rss_bytes()
     executor = TorchExecutor(
-        settings["model"], num_blocks=settings["kv_tokens"] // 16, dtype=settings["dtype"]
+        settings["model"],
+        num_blocks=settings["kv_tokens"] // 16,
+        dtype=settings["dtype"],
+        quantization=settings["quantization"],
+        kv_cache_dtype=settings["kv_cache_dtype"],
     )
     count = 0
 
@@ -31,13 +36,15 @@ def load(settings):
             sampling = SamplingParams(max_tokens=most, ignore_eos=True)
             requests.append(Request(f"r{count}", tuple(prompt), sampling))
             engine.submit(requests[-1], 0.0)
-        num_steps = 0
-        while engine.step(0.0):
-            num_steps += 1
+        with StepTimes(engine) as times:
+            while engine.step(0.0):
+                pass
         return {
             "outputs": [request.output_token_ids for request in requests],
-            "num_steps": num_steps,
+            "num_steps": times.num_steps,
+            "step_times_s": times.seconds(),
             "rss_after_imports": rss_after_imports,
+            "weight_bytes": executor.weight_bytes,
             "kv_bytes": executor.kv_bytes_allocated,
         }
 
