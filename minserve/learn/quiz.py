@@ -93,6 +93,24 @@ QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
             "sentence is enough.",
         },
     ),
+    "the mean of p99s": (
+        "higher",
+        {
+            "higher": "the slow requests came in the busy minutes, as most requests did. In the "
+            "mean a minute of 173 requests weighs as much as one of 555.",
+            "lower": "it would be, if the quiet minutes had most of the requests. They have few, "
+            "and weigh in the mean as much as the busy ones.",
+        },
+    ),
+    "the cheap route": (
+        "chat",
+        {
+            "account": "no: the evidence of such a question stands beside it, and the cheap route "
+            "has it too.",
+            "policy": "one question fails there, but on both routes.",
+            "chat": "the cheap route does not see what was said before.",
+        },
+    ),
     "the dashboard": (
         "raw",
         {
