@@ -18,6 +18,7 @@ from minserve.northstar.traffic import Arrival, make_traffic
 from minserve.request import Identity, Request, SamplingParams, WorkloadClass
 
 Encode = Callable[[str], Sequence[int]]
+SEASON = 4_000
 WORDS = ("the", "report", "plan", "account", "covers", "two", "people", "until", "year", "note")
 
 
@@ -214,13 +215,24 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def northstar(encode: Encode, count: int, seed: int = 0, max_total_tokens: int = 2048):
-    """Northstar's timing set: `count` samples with tenants, classes, salts and deadlines."""
-    traffic = make_traffic(
-        "timing", count, encode, rate_per_s=1.0, seed=seed, max_total_tokens=max_total_tokens
-    )
-    for arrival in traffic:
-        yield sample_of(arrival)
+def northstar(
+    encode: Encode, count: int, seed: int = 0, max_total_tokens: int = 2048
+) -> Iterator[Sample]:
+    """Northstar's timing set: `count` samples with tenants, classes, salts and deadlines.
+
+    Made a season at a time, each from its own seed, so that memory holds one: chats end with it.
+    """
+    for season, first in enumerate(range(0, count, SEASON)):
+        traffic = make_traffic(
+            "timing",
+            min(SEASON, count - first),
+            encode,
+            rate_per_s=1.0,
+            seed=seed + season * 1_000_003,
+            max_total_tokens=max_total_tokens,
+        )
+        for arrival in traffic:
+            yield sample_of(arrival)
 
 
 def sample_of(arrival: Arrival) -> Sample:

@@ -53,6 +53,13 @@ def test_equal_descriptions_give_equal_calls(dataset):
     assert other != first
 
 
+def test_northstar_is_made_a_season_at_a_time(monkeypatch):
+    monkeypatch.setattr(datasets, "SEASON", 5)
+    made = list(datasets.northstar(encode, 12, seed=4))
+    assert len(made) == 12 and made[:5] == list(datasets.northstar(encode, 5, seed=4))
+    assert len({sample.text for sample in made}) > 5, "the seasons differ"
+
+
 def test_only_the_times_depend_on_the_rate():
     slow, fast = (Workload(num_prompts=9, rate_per_s=rate) for rate in (1.0, 10.0))
     assert [c.sample for c in slow.calls()] == [c.sample for c in fast.calls()]
