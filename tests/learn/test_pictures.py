@@ -15,8 +15,9 @@ from minserve.client import LocalClient
 from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.execution.simulated import SimulatedExecutor
-from minserve.learn import plots, widgets, widgets_reuse
+from minserve.learn import plots, widgets
 from minserve.learn.experiments.common import words
+from minserve.learn.widgets import reuse
 from minserve.scheduling.batching import ContinuousBatching, StaticBatching
 
 
@@ -47,7 +48,7 @@ PICTURES = {
     "roofline": lambda: plots.roofline({"decode": (1, 1), "prefill": (300, 1)}, 1e14, 1e12),
     "kv_picture": widgets.kv_picture,
     "prefix_picture": widgets.prefix_picture,
-    "key_picture": widgets_reuse.key_picture,
+    "key_picture": reuse.key_picture,
 }
 
 

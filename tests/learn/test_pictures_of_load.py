@@ -6,7 +6,8 @@ import builtins
 
 import pytest
 
-from minserve.learn import load_widgets, plots
+from minserve.learn import plots
+from minserve.learn.widgets.load import load_slider, redelivery_explorer
 
 LIVES = [
     {"stage": "never", "events": [(0.0, "accepted"), (1.0, "committed")], "attempts": 1, "state": "done"},  # noqa: E501
@@ -36,7 +37,7 @@ def test_words_hold_the_figures():
 
 
 def test_load_slider_moves_the_mark():
-    shown = load_widgets.load_slider()
+    shown = load_slider()
     load, spread, view = shown.widget.children
     load.value, spread.value = 0.5, 0.0
     assert "At a load of 50%" in view.value and "waits 0.05 s" in view.value
@@ -44,7 +45,7 @@ def test_load_slider_moves_the_mark():
 
 
 def test_redelivery_explorer_shows_the_chosen_life():
-    shown = load_widgets.redelivery_explorer(LIVES)
+    shown = redelivery_explorer(LIVES)
     choice, view = shown.widget.children
     assert choice.options == ("in the handler",)
     assert "dies in the handler" in view.value
@@ -59,5 +60,5 @@ def test_without_ipywidgets_there_are_still_pictures(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_widgets)
-    assert isinstance(load_widgets.load_slider(), plots.Picture)
-    assert isinstance(load_widgets.redelivery_explorer(LIVES), plots.Picture)
+    assert isinstance(load_slider(), plots.Picture)
+    assert isinstance(redelivery_explorer(LIVES), plots.Picture)
