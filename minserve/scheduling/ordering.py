@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from minserve.request import Request
+
+if TYPE_CHECKING:
+    from minserve.scheduling.queue import Queue
 
 
 class Ordering:
     """First come, first served. Subclasses change `key`.
 
-    `is_fixed` promises that a request's key never changes, so that a queue is sorted when somebody
-    joins, and not at every step.
+    `is_fixed` promises that a request's key never changes, so that those who run are sorted when
+    somebody joins, and not at every step.
     """
 
     is_fixed = True
@@ -20,12 +24,16 @@ class Ordering:
         """What to sort by."""
         return request.arrival_s
 
-    def shown(self, waiting: list[Request], count: int) -> list[Request]:
-        """Which of those that wait, in their order, a policy is shown: the first `count`."""
-        return waiting[:count]
+    def lane(self, request: Request) -> Hashable:
+        """Names those who never change their order among themselves: such a lane is sorted once."""
+        return None if self.is_fixed else request.id
 
-    def arrived(self, request: Request, active: list[Request]) -> None:
-        """`request` joined the queue while `active` requests wait or run."""
+    def shown(self, waiting: Queue, count: int) -> list[Request]:
+        """Which of those that wait a policy is shown: the first `count`."""
+        return waiting.first(count)
+
+    def arrived(self, request: Request, active: Iterable[Request]) -> None:
+        """`request` is about to join; `active` run, or are the first of a lane that waits."""
 
     def served(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
         """A step computed this much for `request`."""
@@ -79,7 +87,10 @@ class VirtualTokenCounter(Ordering):
     def key(self, request: Request, now_s: float) -> Any:
         return self.counters[request.identity.tenant], request.arrival_s
 
-    def arrived(self, request: Request, active: list[Request]) -> None:
+    def lane(self, request: Request) -> Hashable:
+        return request.identity.tenant
+
+    def arrived(self, request: Request, active: Iterable[Request]) -> None:
         tenant = request.identity.tenant
         tenants = {other.identity.tenant for other in active}
         if tenant not in tenants:

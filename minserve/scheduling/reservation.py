@@ -7,13 +7,13 @@ everything else, and a small share of each step, so that it does not starve eith
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from minserve.request import Request, WorkloadClass
 from minserve.scheduling.batching import ContinuousBatching, Decision, Snapshot
 from minserve.scheduling.ordering import Ordering
+from minserve.scheduling.queue import Queue
 from minserve.scheduling.rates import Rates
 
 OFFLINE = frozenset({WorkloadClass.BATCH})
@@ -39,11 +39,14 @@ class OnlineFirst(Ordering):
     def key(self, request: Request, now_s: float) -> Any:
         return is_offline(request), self.inner.key(request, now_s)
 
-    def shown(self, waiting: list[Request], count: int) -> list[Request]:
-        num_online = bisect.bisect_left(waiting, True, key=is_offline)
-        return [*waiting[: min(num_online, count)], *waiting[num_online : num_online + count]]
+    def lane(self, request: Request) -> tuple[bool, Hashable]:
+        return is_offline(request), self.inner.lane(request)
 
-    def arrived(self, request: Request, active: list[Request]) -> None:
+    def shown(self, waiting: Queue, count: int) -> list[Request]:
+        online = waiting.first(count, lambda lane: not lane[0])
+        return [*online, *waiting.first(count, lambda lane: lane[0])]
+
+    def arrived(self, request: Request, active: Iterable[Request]) -> None:
         self.inner.arrived(request, active)
 
     def served(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:

@@ -12,8 +12,8 @@ Who holds which block is the affair of `minserve.kv.tables`.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterator
+from itertools import chain, takewhile
 
 from minserve.errors import (
     ConfigError,
@@ -32,6 +32,7 @@ from minserve.scheduling.batching import BatchingPolicy, Decision, Snapshot
 from minserve.scheduling.checks import check_decision
 from minserve.scheduling.compatibility import anyone
 from minserve.scheduling.ordering import FirstComeFirstServed, Ordering
+from minserve.scheduling.queue import Queue
 
 MAX_VAIN_WAKES = 1_000
 
@@ -68,7 +69,7 @@ class Scheduler:
         self.log = log or EventLog(keep=False)
         self.speculator = speculator
         self.lookahead = max(lookahead, getattr(policy, "batch_size", 0))
-        self.waiting: list[Request] = []
+        self.waiting = Queue(self.ordering)
         self.running: list[Request] = []
         self.wake_at_s: float | None = None
         self._requests: dict[str, Request] = {}
@@ -77,6 +78,7 @@ class Scheduler:
         self._num_submitted = 0
         self._num_vain_wakes = 0
         self._has_joined = False
+        self._shown: list[Request] = []
 
     @property
     def num_unfinished(self) -> int:
@@ -101,11 +103,11 @@ class Scheduler:
             raise InvalidRequest(f"request id {request.id!r} has a #", "leave that to choices")
         if self._choices(request.id) or request.status is not Status.WAITING:
             raise InvalidRequest(f"request {request.id!r} was submitted before", "use a new id")
-        self.ordering.arrived(request, [*self.waiting, *self.running])
+        self.ordering.arrived(request, chain(self.waiting.heads(), self.running))
         self._num_submitted += 1
         self._num_vain_wakes = 0
         request.number, request.last_step = self._num_submitted, self._step
-        self._enqueue(request, now_s)
+        self.waiting.append(request)
         self._requests[request.id] = request
         kind = request.workload_class.value
         self.log.add(Submitted(now_s, request.id, request.num_prompt_tokens, kind))
@@ -126,15 +128,18 @@ class Scheduler:
         """What to compute next; None if there is nothing to do before `wake_at_s`."""
         if self._in_flight:
             raise ConfigError("a step is in flight", "commit it before planning the next")
-        self._sort(now_s)
+        self.waiting.now_s = now_s
+        if self._has_joined or not self.ordering.is_fixed:
+            self.running.sort(key=self.waiting.key)
+        self._has_joined = False
         if self.wake_at_s is not None and now_s >= self.wake_at_s:
             self._num_vain_wakes += 1
         self.wake_at_s = None
         num_before = len(self._requests)
         may_admit = True
         for running, waiting in self._groups():
-            shown = self.ordering.shown(waiting, self.lookahead) if may_admit else []
-            snapshot = self._snapshot(running, shown, now_s)
+            self._shown = self.ordering.shown(waiting, self.lookahead) if may_admit else []
+            snapshot = self._snapshot(running, self._shown, now_s)
             decision = self.policy.decide(snapshot)
             check_decision(decision, snapshot)
             try:
@@ -218,21 +223,7 @@ class Scheduler:
 
     # -- planning
 
-    def _sort(self, now_s: float) -> None:
-        def key(request: Request):
-            return self._key(request, now_s)
-
-        if not self.ordering.is_fixed:
-            self.running.sort(key=key)
-            self.waiting.sort(key=key)
-        elif self._has_joined:
-            self.running.sort(key=key)
-        self._has_joined = False
-
-    def _key(self, request: Request, now_s: float):
-        return self.ordering.key(request, now_s), request.number
-
-    def _groups(self) -> Iterator[tuple[list[Request], list[Request]]]:
+    def _groups(self) -> Iterator[tuple[list[Request], Queue]]:
         """Whom to plan for: those compatible with whoever has gone longest without a turn.
 
         If nobody of that group can run (its blocks are not free), the next group is tried, but
@@ -249,7 +240,7 @@ class Scheduler:
                 [request for request in side if self.compatible(anchor, request)]
                 for side in (self.running, self.waiting)
             )
-            yield running, waiting
+            yield running, Queue(self.ordering, waiting, self.waiting.now_s)
             left = [r for r in left if r is not anchor and not self.compatible(anchor, r)]
 
     def _snapshot(self, running: list[Request], waiting: list[Request], now_s: float) -> Snapshot:
@@ -310,10 +301,9 @@ class Scheduler:
         """Give a waiting request blocks for all its tokens; False if too few can be had."""
         if not self.tables.admit(request):
             return False
-        position = self.waiting.index(request)
-        for passed in self.waiting[:position]:
-            passed.num_bypasses += 1
-        del self.waiting[position]
+        self.waiting.remove(request)
+        for passed in takewhile(lambda other: other is not request, self._shown):
+            passed.num_bypasses += passed.status is Status.WAITING
         self.running.append(request)
         self._has_joined = True
         request.status, request.num_bypasses = Status.RUNNING, 0
@@ -341,7 +331,7 @@ class Scheduler:
         self.tables.release(request)
         request.status, request.num_computed_tokens = Status.WAITING, 0
         request.num_preemptions += 1
-        self._enqueue(request, now_s)
+        self.waiting.append(request)
         self.log.add(Preempted(now_s, request.id))
 
     def _row(self, request: Request, num_tokens: int, draft: tuple[int, ...]) -> Row:
@@ -361,9 +351,6 @@ class Scheduler:
             len(draft),
             request.tokens(0, end) if has_history else (),
         )
-
-    def _enqueue(self, request: Request, now_s: float) -> None:
-        bisect.insort(self.waiting, request, key=lambda other: self._key(other, now_s))
 
     # -- committing
 

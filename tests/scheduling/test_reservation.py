@@ -17,6 +17,7 @@ from minserve.execution.simulated import SimulatedExecutor
 from minserve.metrics import summarise
 from minserve.request import Identity, Request, SamplingParams, WorkloadClass
 from minserve.scheduling.ordering import Ordering, VirtualTokenCounter
+from minserve.scheduling.queue import Queue
 from minserve.scheduling.rates import Rates
 from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
 
@@ -210,7 +211,7 @@ def test_a_policy_is_shown_both_kinds_however_many_of_one_wait(num_online):
     ordering = OnlineFirst(Ordering())
     online = [ask(f"i{n}") for n in range(num_online)]
     offline = [ask(f"b{n}", workload_class=WorkloadClass.BATCH) for n in range(200)]
-    shown = ordering.shown([*online, *offline], 64)
+    shown = ordering.shown(Queue(ordering, [*online, *offline]), 64)
     assert shown == [*online[:64], *offline[:64]]
 
 

@@ -25,7 +25,8 @@ from minserve.execution.simulated import SimulatedExecutor
 from minserve.request import FinishReason, Identity, Request, Status
 from minserve.scheduling.batching import ContinuousBatching, Decision
 from minserve.scheduling.compatibility import same_tenant
-from minserve.scheduling.ordering import Ordering
+from minserve.scheduling.ordering import Ordering, VirtualTokenCounter
+from minserve.scheduling.reservation import OnlineFirst
 
 
 class Says:
@@ -211,31 +212,46 @@ def test_a_request_that_outgrows_the_pool_alone_fails_alone(num_waiting):
 # -- cost
 
 
-class Untouched(list):
-    """A queue that fails when somebody walks all of it."""
+class Looked(list):
+    """A lane that counts how many of its requests are looked at."""
+
+    num_looked = 0
 
     def __iter__(self):
-        raise AssertionError("a plan walks the whole queue")
+        for request in super().__iter__():
+            self.num_looked += 1
+            yield request
 
 
-def test_a_plan_costs_what_runs_and_not_what_waits():
+@pytest.mark.parametrize("num_waiting", [200, 2_000])
+@pytest.mark.parametrize(("kind", "num_lanes"), [(Ordering, 1), (VirtualTokenCounter, 20)])
+@pytest.mark.parametrize("wrapped", [lambda inner: inner, OnlineFirst], ids=["bare", "online"])
+def test_a_plan_costs_what_is_shown_and_the_lanes_and_not_what_waits(
+    kind, num_lanes, wrapped, num_waiting
+):
     num_keys = 0
 
-    class Counting(Ordering):
+    class Counting(kind):
         def key(self, request, now_s):
             nonlocal num_keys
             num_keys += 1
-            return request.arrival_s
+            return super().key(request, now_s)
 
-    engine = Engine(SimulatedExecutor(), ordering=Counting(), log=EventLog(keep=False))
-    for n in range(1_000):
-        engine.submit(Request(f"r{n}", (1, 2, 3), ask(max_tokens=9).sampling), 0.0)
+    ordering = wrapped(Counting())
+    engine = Engine(SimulatedExecutor(), ordering=ordering, log=EventLog(keep=False))
+    for n in range(64 + num_waiting):
+        who = Identity(f"t{n % num_lanes}")
+        engine.submit(Request(f"r{n}", (1, 2, 3), ask(max_tokens=9).sampling, who), 0.0)
     engine.step(0.0)
-    assert len(engine.scheduler.running) == 64
-    engine.scheduler.waiting = Untouched(engine.scheduler.waiting)
+    queue = engine.scheduler.waiting
+    assert len(engine.scheduler.running) == 64 and len(queue) == num_waiting
+    assert len(queue.lanes) == num_lanes
+    queue.lanes = {lane: Looked(requests) for lane, requests in queue.lanes.items()}
     num_keys = 0
     engine.begin_step(0.0)
-    assert num_keys == 64
+    lookahead = engine.scheduler.lookahead
+    assert num_keys <= len(engine.scheduler.running) + lookahead + 2 * num_lanes
+    assert sum(lane.num_looked for lane in queue.lanes.values()) <= lookahead + num_lanes
 
 
 def test_only_the_first_waiting_requests_are_shown_to_the_policy():
