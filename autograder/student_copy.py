@@ -34,11 +34,13 @@ LEFT_OUT = (
     "docs/instructors.md",
     "docs/conf.py",
     "docs/api",
+    "docs/index.md",  # the site's contents; without conf.py there is no site
     "lessons/build.py",
     "tests/grading",
     "tests/test_docs.py",
     "tests/test_packaging.py",
 )
+OUR_SECTION = re.compile(r"^## (?:For instructors|Grades|Grading)\n.*?(?=^## |\Z)", re.M | re.S)
 OURS = re.compile(r"\bautograder\b|\bsolutions\b")
 IMPORTED = re.compile(r"^\s*(?:from|import) ([\w.]+)", re.MULTILINE)
 LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -117,13 +119,13 @@ def _without_ours(tests: list[Path]) -> list[Path]:
 
 
 def _rewrite(copy: Path) -> None:
-    """Take what is for instructors out of the README, and links to what is not there."""
+    """Take what is for instructors out of every page, and links to what is not there."""
     readme = copy / "README.md"
-    text = re.sub(r"(?ms)^## For instructors\n.*?(?=^## )", "", readme.read_text("utf-8"))
+    text = readme.read_text("utf-8")
     text = re.sub(r"(?m)^(solutions|autograder)/.{0,35}", lambda m: " " * len(m[0]), text)
     readme.write_text(text, "utf-8")
     for path in copy.rglob("*.md"):
-        text = path.read_text("utf-8")
+        text = OUR_SECTION.sub("", path.read_text("utf-8")).rstrip() + "\n"
         path.write_text(LINK.sub(lambda m, at=path.parent: _link(m, at), text), "utf-8")
 
 

@@ -35,11 +35,13 @@ def test_no_test_in_it_needs_what_is_not_there(copy):
         assert not student_copy.OURS.search(path.read_text("utf-8")), path
 
 
-def test_the_readme_says_nothing_to_instructors_and_no_link_is_dead(copy):
+def test_no_page_says_anything_to_instructors_and_no_link_is_dead(copy):
     text = (copy / "README.md").read_text("utf-8")
     assert "python -m autograder" not in text and "solutions/" not in text
     assert "## Without make" in text and "## For instructors" not in text
     for path in copy.rglob("*.md"):
+        assert not student_copy.OURS.search(path.read_text("utf-8")), path
+        assert "instructors" not in path.read_text("utf-8"), path
         for _, target, _ in student_copy.LINK.findall(path.read_text("utf-8")):
             assert (
                 "://" in target or target.startswith("mailto:") or (path.parent / target).exists()
