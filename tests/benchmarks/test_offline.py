@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from minserve.benchmarks.offline import Measured
 from minserve.benchmarks.runner import Runner
 from minserve.benchmarks.workloads import SHAPES, Workload, workload
+from minserve.cli.bench_offline import _breakdown
 from minserve.errors import ConfigError, MinserveError
+from minserve.execution.step_times import PARTS
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -51,6 +55,14 @@ def test_a_peer_whose_python_is_missing_says_which_option_to_give():
         Runner("vllm", "run_vllm.py", {"threads": 1}, python="/no/such/python")
 
 
+def test_the_breakdown_is_in_shares_of_a_steps_time():
+    spent = {"scheduling": 1.0, "projections": 3.0}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(_breakdown([{"workload": "w", "num_steps": 10, "step_times_s": spent}]))
+    shown = console.file.getvalue().splitlines()[-2].split()
+    assert shown == ["w", "10", "400.0", "25.0%", "75.0%"]
+
+
 @pytest.mark.slow
 def test_a_run_beside_transformers_compares_the_same_tokens():
     command = [sys.executable, "-m", "minserve", "bench", "offline", "--model", "nano"]
@@ -63,6 +75,9 @@ def test_a_run_beside_transformers_compares_the_same_tokens():
         assert row["same_tokens"] == 1.0  # one greedy request: two engines, the same text
         assert row["tokens_per_s"] * row["median_s"] == pytest.approx(128)
     assert report["roofline"]["sum_of_weights_s"] > 0
+    [ours] = [row for row in report["results"] if row["engine"] == "minserve"]
+    assert tuple(ours["step_times_s"]) == PARTS and ours["num_steps"] == 128
+    assert 0 < sum(ours["step_times_s"].values()) <= ours["median_s"]
     memory = report["memory"]
     assert sum(memory.values()) - memory["peak_rss_bytes"] >= memory["peak_rss_bytes"]
     assert min(memory.values()) >= 0 and memory["rest_bytes"] <= 300e6
