@@ -13,15 +13,17 @@ from minserve.cli.console import Json, out
 from minserve.errors import ConfigError
 
 
+@opt.takes_traffic(
+    "request_rate", "max_concurrency", "closed_loop", "speed", "ignore_eos",
+    dataset_name="azure", num_prompts=1500, request_rate="1",
+)  # fmt: skip
 def capacity(
     context: typer.Context,
+    asked: opt.Traffic,
     profile: Annotated[
         str | None, typer.Option(help="A named machine: nano, h100-llama-3.1-8b.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model calibrated on this machine.")] = None,
-    dataset_name: opt.DatasetName = "azure",
-    dataset_path: opt.DatasetPath = None,
-    num_prompts: opt.NumPrompts = 1500,
     request_rate: Annotated[
         float | None,
         typer.Option(help="Requests per second to plan for; without it one replica is measured."),
@@ -29,12 +31,6 @@ def capacity(
     peak: Annotated[
         float, typer.Option(help="Forecast peak, as a multiple of --request-rate.")
     ] = 1.0,
-    burstiness: opt.Burstiness = 1.0,
-    input_len: opt.InputLen = 1024,
-    output_len: opt.OutputLen = 128,
-    scale: opt.Scale = 1.0,
-    max_total_tokens: opt.MaxTokens = None,
-    seed: opt.Seed = 0,
     goodput: opt.Goodput = None,
     target: Annotated[float, typer.Option(help="Share of requests that must be good.")] = 0.99,
     most: Annotated[int, typer.Option(help="Replicas at most.")] = 32,
@@ -80,11 +76,8 @@ def capacity(
             "use a target up to 1, a peak of 1 or more, and a rate above 0",
         )
     machine = profile_of(profile or (None if model else "h100-llama-3.1-8b"), model)
-    traffic = opt.workload(
-        dataset_name, dataset_path, num_prompts, "1", burstiness, seed, input_len=input_len,
-        output_len=output_len, scale=scale,
-        max_total_tokens=max_total_tokens or machine.max_model_len,
-    )  # fmt: skip
+    longest = asked.max_total_tokens or machine.max_model_len
+    traffic = replace(asked, max_total_tokens=longest).workload()
     setup = Setup(
         machine,
         lambda: bench.make_policy("continuous", max_running, token_budget),
@@ -97,7 +90,7 @@ def capacity(
         def at(rate_per_s: float, num_prompts: int):
             return run(fleet, traffic.at_rate(rate_per_s, num_prompts).calls(), objectives)
 
-        return with_enough(at, num_prompts, target)
+        return with_enough(at, traffic.num_prompts, target)
 
     make_folder(to)
     say = out().print

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
+from minserve.loadtest.measures import Tally
 from minserve.loadtest.pictures import seconds
 from minserve.loadtest.record import OK, Record
 from minserve.metrics import percentile
@@ -38,7 +40,7 @@ class Live:
         self._outcomes: Counter[str] = Counter()
         self._drawn_s = -1.0
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> Self:
         self._bar.start()
         if not self._bar.console.is_terminal:
             self._bar.console.print(f"... {self._label}", highlight=False)
@@ -66,6 +68,21 @@ class Live:
         state = "  ".join(filter(None, (rate, tail, bad)))
         done = sum(self._outcomes.values())
         self._bar.update(self._task, completed=done, state=state, refresh=True)
+
+
+class Watch(Live):
+    """A `Live` that also counts into `tally`, and `keeps` records if they are to be saved."""
+
+    def __init__(self, total: int, label: str, tally: Tally, keeps: bool) -> None:
+        super().__init__(total, label)
+        self.tally, self.keeps = tally, keeps
+        self.records: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        self.tally.add(record)
+        if self.keeps:
+            self.records.append(record)
+        super().add(record)
 
 
 @contextmanager

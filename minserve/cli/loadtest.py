@@ -17,8 +17,10 @@ from minserve.errors import ConfigError
 ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 
 
+@opt.takes_traffic()
 def loadtest(
     context: typer.Context,
+    asked: opt.Traffic,
     base_url: Annotated[
         str | None,
         typer.Option(
@@ -27,23 +29,6 @@ def loadtest(
     ] = None,
     model: Model = "",
     backend: Annotated[str, typer.Option(help="openai (completions) or openai-chat.")] = "openai",
-    dataset_name: opt.DatasetName = "random",
-    dataset_path: opt.DatasetPath = None,
-    num_prompts: opt.NumPrompts = 1000,
-    request_rate: opt.RequestRate = "inf",
-    burstiness: opt.Burstiness = 1.0,
-    max_concurrency: opt.MaxConcurrency = None,
-    closed_loop: opt.ClosedLoop = False,
-    input_len: opt.InputLen = 1024,
-    output_len: opt.OutputLen = 128,
-    range_ratio: opt.RangeRatio = 0.0,
-    prefix_len: opt.PrefixLen = 0,
-    num_prefixes: opt.NumPrefixes = 8,
-    scale: opt.Scale = 1.0,
-    speed: opt.Speed = 1.0,
-    max_total_tokens: opt.MaxTokens = None,
-    ignore_eos: opt.IgnoreEos = True,
-    seed: opt.Seed = 0,
     num_warmups: Annotated[
         int, typer.Option(help="Requests sent before, and not counted; 0 is cold.")
     ] = 4,
@@ -91,33 +76,17 @@ def loadtest(
         raise ConfigError(f"backend {backend!r}", "use openai or openai-chat")
     if num_warmups < 0:
         raise ConfigError(f"{num_warmups} warm-ups", "use 0 or more")
-    traffic = opt.workload(
-        dataset_name,
-        dataset_path,
-        num_prompts,
-        request_rate,
-        burstiness,
-        seed,
-        input_len=input_len,
-        output_len=output_len,
-        range_ratio=range_ratio,
-        prefix_len=prefix_len,
-        num_prefixes=num_prefixes,
-        scale=scale,
-        speed=speed,
-        max_total_tokens=max_total_tokens,
-        ignore_eos=ignore_eos,
-    )
-    pace = opt.pace(traffic.rate_per_s, max_concurrency, closed_loop, timeout)
+    traffic = asked.workload()
+    pace = asked.pace(traffic.rate_per_s, timeout)
     if base_url is not None:
         from minserve.loadtest.generator import Target
 
         keys = _keys(tenant_keys)
         target = Target(base_url, model, ENDPOINTS[backend], api_key)
-        run = _over_http(traffic, target, pace, objectives, num_warmups, keys)
+        run = _over_http(traffic, target, pace, objectives, num_warmups, save_result, keys)
     else:
         run = _in_process(
-            traffic, model or "nano", pace, objectives, num_warmups,
+            traffic, model or "nano", pace, objectives, num_warmups, save_result,
             blocks=blocks, max_running=max_running, token_budget=token_budget, prefix=prefix,
         )  # fmt: skip
     report, records = run
@@ -165,11 +134,11 @@ def _keys(path: Path | None) -> dict[str, str]:
     return {str(tenant): str(key) for tenant, key in keys.items()}
 
 
-def _over_http(traffic, target, pace, objectives, num_warmups, keys):
+def _over_http(traffic, target, pace, objectives, num_warmups, keeps, keys):
     from dataclasses import replace
 
     from minserve.cli import machine
-    from minserve.cli.live import Live
+    from minserve.cli.live import Watch
     from minserve.loadtest import datasets
     from minserve.loadtest.generator import look_up, send_over_http
     from minserve.loadtest.measures import Tally
@@ -190,7 +159,6 @@ def _over_http(traffic, target, pace, objectives, num_warmups, keys):
                 call = replace(call, sample=next(datasets.words([call.sample])))
             yield call
 
-    tally, records = Tally(objectives), []
     warm = replace(traffic, num_prompts=max(1, num_warmups), seed=traffic.seed + 1_000_003)
     if num_warmups:  # one after the other, which also shows whether the server understands us
         found: list = []
@@ -202,14 +170,9 @@ def _over_http(traffic, target, pace, objectives, num_warmups, keys):
                 raise ConfigError(f"the server answers: {found[0].error}", "try one with curl")
             target = replace(target, chunk_usage=False)
     use = machine.CpuUse()
-    with Live(traffic.num_prompts, f"{target.base_url}, {traffic.dataset}") as live:
-
-        def note(record) -> None:
-            tally.add(record)
-            records.append(record)
-            live.add(record)
-
-        asyncio.run(send_over_http(calls(traffic), target, note, pace, api_keys=keys))
+    label = f"{target.base_url}, {traffic.dataset}"
+    with Watch(traffic.num_prompts, label, Tally(objectives), keeps) as watch:
+        asyncio.run(send_over_http(calls(traffic), target, watch.add, pace, api_keys=keys))
     conditions = {
         "server": target.base_url,
         "model": target.model,
@@ -219,12 +182,13 @@ def _over_http(traffic, target, pace, objectives, num_warmups, keys):
         "prefix cache": "whatever the server kept: repeat with another --seed to compare",
         **machine.describe(),
     }
-    if not records:
+    measures = watch.tally.measures()
+    if not measures.num_requests:
         raise ConfigError("nothing was sent", "give traffic with at least one request")
     others = use.others_share() if _is_elsewhere(target.base_url) else None
-    found = judge(tally, tally.measures(), is_open=not pace.is_closed, others_share=others)
+    found = judge(watch.tally, measures, is_open=not pace.is_closed, others_share=others)
     title = f"{target.model} at {target.base_url}: {traffic.num_prompts:,} x {traffic.dataset}"
-    return Report(title, tally, traffic.describe(), conditions, found), records
+    return Report(title, watch.tally, traffic.describe(), conditions, found), watch.records
 
 
 def _loop(pace) -> str:
@@ -248,12 +212,13 @@ def _tokenizer(model: str):
 
 
 def _in_process(
-    traffic, model, pace, objectives, num_warmups, *, blocks, max_running, token_budget, prefix
-):
+    traffic, model, pace, objectives, num_warmups, keeps,
+    *, blocks, max_running, token_budget, prefix,
+):  # fmt: skip
     from dataclasses import replace
 
     from minserve.cli import bench, machine
-    from minserve.cli.live import Live
+    from minserve.cli.live import Watch
     from minserve.client import LocalClient
     from minserve.clock import EventLoop, WallClock
     from minserve.engine import Engine
@@ -288,16 +253,10 @@ def _in_process(
         warm = replace(traffic, num_prompts=num_warmups, seed=traffic.seed + 1_000_003)
         warm = replace(warm, rate_per_s=float("inf"), arrivals="gamma")
         run(warm, lambda record: None, replace(pace, max_concurrency=None, is_closed=False))
-    tally, records = Tally(objectives), []
     use = machine.CpuUse()
-    with Live(traffic.num_prompts, f"{model}, {traffic.dataset}") as live:
-
-        def note(record) -> None:
-            tally.add(record)
-            records.append(record)
-            live.add(record)
-
-        run(traffic, note, pace)
+    label = f"{model}, {traffic.dataset}"
+    with Watch(traffic.num_prompts, label, Tally(objectives), keeps) as watch:
+        run(traffic, watch.add, pace)
     conditions = {
         "engine": "in process: a step in progress delays who arrives meanwhile",
         "model": model,
@@ -309,11 +268,11 @@ def _in_process(
         **machine.describe(),
     }
     found = judge(
-        tally,
-        tally.measures(),
+        watch.tally,
+        watch.tally.measures(),
         is_open=not pace.is_closed,
         is_simulated=True,  # nothing is sent anywhere
         others_share=use.others_share(),
     )
     title = f"{model} in process: {traffic.num_prompts:,} x {traffic.dataset}"
-    return Report(title, tally, traffic.describe(), conditions, found), records
+    return Report(title, watch.tally, traffic.describe(), conditions, found), watch.records

@@ -20,7 +20,9 @@ from minserve.errors import ConfigError
 FLEET = "Fleet"
 
 
+@opt.takes_traffic("ignore_eos", dataset_name="", request_rate="1")
 def simulate(
+    asked: opt.Traffic,
     requests: Annotated[int, typer.Option(help="Requests of the timing set.")] = 1000,
     policies: Annotated[
         str, typer.Option(help="Which of static, dynamic, continuous, with commas.")
@@ -46,7 +48,6 @@ def simulate(
     token_us: Annotated[float, typer.Option(help="Cost of each computed token, us.")] = 40.0,
     row_us: Annotated[float, typer.Option(help="Cost of each request in a step, us.")] = 50.0,
     context_us: Annotated[float, typer.Option(help="Cost of each token attended to, us.")] = 0.02,
-    seed: opt.Seed = 0,
     profile: Annotated[
         str | None,
         typer.Option(help="A named machine: nano, h100-llama-3.1-8b.", rich_help_panel=FLEET),
@@ -77,21 +78,6 @@ def simulate(
             "--validate", help="Run it on the real --model too, and compare.", rich_help_panel=FLEET
         ),
     ] = False,
-    dataset_name: opt.DatasetName = "",
-    dataset_path: opt.DatasetPath = None,
-    num_prompts: opt.NumPrompts = 1000,
-    request_rate: opt.RequestRate = "1",
-    burstiness: opt.Burstiness = 1.0,
-    max_concurrency: opt.MaxConcurrency = None,
-    closed_loop: opt.ClosedLoop = False,
-    input_len: opt.InputLen = 1024,
-    output_len: opt.OutputLen = 128,
-    range_ratio: opt.RangeRatio = 0.0,
-    prefix_len: opt.PrefixLen = 0,
-    num_prefixes: opt.NumPrefixes = 8,
-    scale: opt.Scale = 1.0,
-    speed: opt.Speed = 1.0,
-    max_total_tokens: opt.MaxTokens = None,
     goodput: opt.Goodput = None,
     save_result: Annotated[
         bool, typer.Option("--save-result", help="Write JSON, requests and a page.")
@@ -138,23 +124,10 @@ def simulate(
         raise ConfigError(f"a load of {load}", "1 is what can just be served; use more than 0")
     if rate is not None and rate <= 0:
         raise ConfigError(f"a rate of {rate} per second", "use more than 0")
-    if dataset_name or dataset_path or validate:
-        traffic = opt.workload(
-            dataset_name or ("northstar" if validate else "random"),
-            dataset_path,
-            num_prompts,
-            request_rate,
-            burstiness,
-            seed,
-            input_len=input_len,
-            output_len=output_len,
-            range_ratio=range_ratio,
-            prefix_len=prefix_len,
-            num_prefixes=num_prefixes,
-            scale=scale,
-            speed=speed,
-            max_total_tokens=max_total_tokens,
-        )
+    if asked.dataset_name or asked.dataset_path or validate:
+        if not asked.dataset_name:
+            asked = replace(asked, dataset_name="northstar" if validate else "random")
+        traffic = asked.workload()
         if validate:
             return _validate(
                 model or "nano", traffic, max_running, token_budget, blocks, load, json
@@ -170,9 +143,11 @@ def simulate(
             replicas,
             router,
         )
-        paced = opt.pace(traffic.rate_per_s, max_concurrency, closed_loop)
+        paced = asked.pace(traffic.rate_per_s)
         objectives = opt.objectives(goodput)
-        report, records = simulated(setup, traffic, paced, objectives, name, exact=not stream)
+        report, records = simulated(
+            setup, traffic, paced, objectives, name, exact=not stream, keeps=save_result
+        )
         show(report)
         if save_result:
             for path in save(report, records, result_dir):
@@ -184,7 +159,7 @@ def simulate(
     began_s = time.perf_counter()
     cost = CostModel(step_ms / 1e3, token_us / 1e6, row_us / 1e6, context_us / 1e6)
     traffic = make_traffic(
-        "timing", requests, encoder(), rate_per_s=1.0, seed=seed, max_total_tokens=2048
+        "timing", requests, encoder(), rate_per_s=1.0, seed=asked.seed, max_total_tokens=2048
     )
 
     def run(arrivals, name: str, size: int | None, on: bool):
@@ -227,7 +202,7 @@ def simulate(
             "block_size": block_size,
             "token_budget": token_budget,
             "max_running": max_running,
-            "seed": seed,
+            "seed": asked.seed,
             "cost_model": {
                 "step_ms": step_ms,
                 "token_us": token_us,
@@ -243,8 +218,8 @@ def simulate(
     say = out().print
     say(bench.table(rows, f"Simulated: {requests:,} requests at {rate:.1f}/s, {blocks:,} blocks"))
     say(
-        f"Virtual clock, order {ordering}, seed {seed}; {simulated_s:,.0f} s of the runs shown "
-        f"took {took_s:.1f} s. Costs are stated, not measured; answers are not computed."
+        f"Virtual clock, order {ordering}, seed {asked.seed}; {simulated_s:,.0f} s of the runs "
+        f"shown took {took_s:.1f} s. Costs are stated, not measured; answers are not computed."
     )
     for comparison in report["comparison"]:
         say(f"{bench.say_comparison(comparison)}.")
@@ -254,27 +229,20 @@ def simulate(
         print_json(report)
 
 
-def simulated(setup, traffic, pace, objectives, policy: str, exact: bool = True):
-    """A `Report` of one simulated run, and its records (none where `exact` is not asked for)."""
-    from minserve.cli.live import Live
+def simulated(setup, traffic, pace, objectives, policy: str, *, exact=True, keeps=False):
+    """A `Report` of one simulated run, and its records, where it `keeps` them."""
+    from minserve.cli.live import Watch
     from minserve.clock import EventLoop, VirtualClock
     from minserve.loadtest.generator import send_in_process
     from minserve.loadtest.measures import Tally
     from minserve.loadtest.report import Report, judge
 
-    tally, records, loop = Tally(objectives, exact), [], EventLoop(VirtualClock())
+    tally, loop = Tally(objectives, exact), EventLoop(VirtualClock())
     fleet = setup.fleet(loop)
     encode = encoder() if traffic.dataset in ("northstar", "sharegpt") else None
     began_s = time.perf_counter()
-    with Live(traffic.num_prompts, f"simulating {traffic.dataset}") as live:
-
-        def note(record) -> None:
-            tally.add(record)
-            live.add(record)
-            if exact:
-                records.append(record)
-
-        send_in_process(traffic.calls(encode), fleet, loop, note, pace, encode)
+    with Watch(traffic.num_prompts, f"simulating {traffic.dataset}", tally, keeps) as watch:
+        send_in_process(traffic.calls(encode), fleet, loop, watch.add, pace, encode)
     took_s = time.perf_counter() - began_s
     profile = setup.profile
     conditions = {
@@ -291,7 +259,7 @@ def simulated(setup, traffic, pace, objectives, policy: str, exact: bool = True)
     title = f"Simulated: {setup.num_replicas} x {profile.name}, {traffic.dataset}"
     cost = {"cost_model": asdict(profile.cost), "simulated_in_s": took_s}
     report = Report(title, tally, traffic.describe(), conditions, found, cost)
-    return report, records
+    return report, watch.records
 
 
 def profile_of(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -130,47 +134,90 @@ Goodput = Annotated[
 ]
 
 
-def workload(
-    dataset: str,
-    path: str | None,
-    num_prompts: int,
-    rate: str,
-    burstiness: float,
-    seed: int,
-    **lengths,
-):
-    """The `Workload` that the options above describe. Raises `ConfigError`."""
-    from minserve.loadtest.workload import Workload
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the options above say, with the defaults that most commands have."""
 
-    if path is not None and path.endswith(".csv") and dataset == "random":
-        dataset = "azure"
-    elif path is not None and path.endswith(".jsonl") and dataset == "random":
-        dataset = "mooncake"
-    more: dict = {"arrivals": "constant" if burstiness == 0 else "gamma"}
-    try:
-        if rate == "trace":
-            more = {"rate_per_s": None, "arrivals": "trace"}
-        elif "-" in rate[1:]:
-            low, high = rate.split("-")
-            more = {"rate_per_s": float(low), "ramp_to_per_s": float(high), "arrivals": "ramp"}
-        else:
-            more["rate_per_s"] = float(rate)
-    except ValueError:
-        hint = "write 5, inf, trace, or 5-50 for a ramp"
-        raise ConfigError(f"request rate {rate!r}", hint) from None
-    found = Workload(
-        dataset, path, num_prompts, burstiness=burstiness or 1.0, seed=seed, **more, **lengths
-    )
-    found.check()
-    return found
+    dataset_name: DatasetName = "random"
+    dataset_path: DatasetPath = None
+    num_prompts: NumPrompts = 1000
+    request_rate: RequestRate = "inf"
+    burstiness: Burstiness = 1.0
+    max_concurrency: MaxConcurrency = None
+    closed_loop: ClosedLoop = False
+    input_len: InputLen = 1024
+    output_len: OutputLen = 128
+    range_ratio: RangeRatio = 0.0
+    prefix_len: PrefixLen = 0
+    num_prefixes: NumPrefixes = 8
+    scale: Scale = 1.0
+    speed: Speed = 1.0
+    max_total_tokens: MaxTokens = None
+    ignore_eos: IgnoreEos = True
+    seed: Seed = 0
+
+    def workload(self):
+        """The `Workload` that is described. Raises `ConfigError`."""
+        from minserve.loadtest.workload import Workload
+
+        dataset, path, rate = self.dataset_name, self.dataset_path, self.request_rate
+        if path is not None and dataset == "random":
+            dataset = {".csv": "azure", ".jsonl": "mooncake"}.get(Path(path).suffix, dataset)
+        more: dict[str, Any] = {"arrivals": "constant" if self.burstiness == 0 else "gamma"}
+        try:
+            if rate == "trace":
+                more = {"rate_per_s": None, "arrivals": "trace"}
+            elif "-" in rate[1:]:
+                low, high = rate.split("-")
+                more = {"rate_per_s": float(low), "ramp_to_per_s": float(high), "arrivals": "ramp"}
+            else:
+                more["rate_per_s"] = float(rate)
+        except ValueError:
+            hint = "write 5, inf, trace, or 5-50 for a ramp"
+            raise ConfigError(f"request rate {rate!r}", hint) from None
+        alike = {f.name: getattr(self, f.name) for f in fields(Workload) if hasattr(self, f.name)}
+        alike["burstiness"] = self.burstiness or 1.0
+        found = Workload(dataset, path, **alike, **more)
+        found.check()
+        return found
+
+    def pace(self, rate_per_s: float | None, timeout_s: float | None = None):
+        """Open or closed loop. Raises `ConfigError`."""
+        from minserve.loadtest.generator import Pace
+
+        is_all_at_once = rate_per_s == math.inf and self.max_concurrency is not None
+        return Pace(self.max_concurrency, self.closed_loop or is_all_at_once, timeout_s)
 
 
-def pace(rate_per_s: float | None, max_concurrency: int | None, closed: bool, timeout_s=None):
-    """Open or closed loop. Raises `ConfigError`."""
-    from minserve.loadtest.generator import Pace
+def takes_traffic(*left_out: str, **defaults: Any) -> Callable[[Callable], Callable]:
+    """Give a command the options of `Traffic`, but those `left_out`, for its `Traffic` parameter.
 
-    is_closed = closed or (max_concurrency is not None and rate_per_s == math.inf)
-    return Pace(max_concurrency, is_closed, timeout_s)
+    `defaults` replaces those of `Traffic`. To typer the command has one long signature.
+    """
+    options = [
+        option.replace(default=defaults.get(name, option.default))
+        for name, option in inspect.signature(Traffic, eval_str=True).parameters.items()
+        if name not in left_out
+    ]
+
+    def wrap(command: Callable) -> Callable:
+        signature = inspect.signature(command, eval_str=True)
+        flat: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            flat += options if parameter.annotation is Traffic else [parameter]
+        (asked,) = (name for name, p in signature.parameters.items() if p.annotation is Traffic)
+
+        @functools.wraps(command)
+        def run(**given: Any) -> Any:
+            traffic = {option.name: given.pop(option.name) for option in options}
+            return command(**given, **{asked: Traffic(**(defaults | traffic))})
+
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in flat]
+        run.__signature__ = signature.replace(parameters=parameters)
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return wrap
 
 
 def objectives(given: Sequence[str] | None, extra: Sequence[str] = ()):
