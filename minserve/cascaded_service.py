@@ -72,6 +72,11 @@ class CascadedService:
         self._check_of = check_of
         self._running: dict[str, _Run] = {}
 
+    @property
+    def models(self) -> list[str]:
+        """In the order in which they are asked."""
+        return [route.model for route in self._routes]
+
     def submit(
         self,
         request: Request,

@@ -62,15 +62,24 @@ def policy(json: Json = False) -> None:
 
     policies = policy_table()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("class", "scope", "fresh for", "evidence", "semantic", "sampled", "why"):
+    for column in (
+        "class",
+        "scope",
+        "fresh for",
+        "evidence",
+        "semantic",
+        "sampled",
+        "check",
+        "why",
+    ):
         table.add_column(column, no_wrap=column != "why")
     for p in policies:
         never = "[bold]never[/bold]"
         fresh = f"{p.freshness_s:,.0f} s" if p.freshness_s else never
         evidence = f"{p.evidence_s:,.0f} s" if p.evidence_s else "-"
         yes = {True: "yes", False: "no"}
-        row = (p.name, p.scope.value, fresh, evidence, yes[p.semantic], yes[p.sampled], p.why)
-        table.add_row(*row)
+        may = yes[p.semantic], yes[p.sampled]
+        table.add_row(p.name, p.scope.value, fresh, evidence, *may, p.check or "-", p.why)
     out().print(table)
     if json:
         print_json({"classes": policies.as_dict()})

@@ -82,6 +82,13 @@ def serve(
         Path | None,
         typer.Option(help="CSV of text and category: labelled questions for --semantic-cache."),
     ] = None,
+    cascade_to: Annotated[
+        str | None,
+        typer.Option(
+            help="Ask this dearer model where an answer fails the check that its request brings "
+            "(response_format, or a class with a check: `minserve cache policy`)."
+        ),
+    ] = None,
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "1MiB",
     request_timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 600.0,
     drain_timeout: Annotated[
@@ -121,6 +128,8 @@ def serve(
 
     - `minserve serve --demo-keys`: Northstar's tenants, with the keys of data/northstar
 
+    - `minserve serve --cascade-to smollm2`: what can be checked is checked, and asked again
+
     - `minserve serve --parts`: through your own parts; then `minserve parts --trace`
     """
     from minserve.serving import logs
@@ -150,7 +159,7 @@ def serve(
     engine = EngineSettings(
         model, policy or "continuous", ordering, max_running, token_budget, kv_memory, num_blocks,
         max_model_len, dtype, device, prefix_scope != "off", served_name, step_cap / 1000,
-        response_cache, semantic_cache, semantic_examples, kv_cache_dtype, quantization,
+        response_cache, semantic_cache, semantic_examples, kv_cache_dtype, quantization, cascade_to,
     )  # fmt: skip
     began_s = time.perf_counter()
     scope = Scope.TENANT if prefix_scope == "off" else Scope(prefix_scope)
@@ -206,11 +215,15 @@ def _panel(
     from rich.panel import Panel
     from rich.text import Text
 
+    from minserve.cascaded_service import cascade_of
+
     model, console = server.model, Console(file=sys.stderr, highlight=False)
+    cascade = cascade_of(server.engine.service)
     text = Text()
     for name, value in (
         ("model", f"{model.names[0]}, loaded in {load_s:.1f} s"),
         ("precision", model.precision),
+        *([("cascade", " then ".join(cascade.models))] if cascade else []),
         ("context", f"{model.max_model_len:,} tokens"),
         ("prefixes", f"shared by {prefix_scope}" if prefix_scope != "off" else "not reused"),
         ("keys", "none" if ring is None else str(len(ring.keys))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,10 @@ from minserve.execution.passing_thread import on_a_passing_thread
 
 if TYPE_CHECKING:
     from minserve.cached_service import CachedService
+    from minserve.cascaded_service import CascadedService
+    from minserve.clock import EventLoop
+    from minserve.execution.precision import Precision
+    from minserve.execution.torch_executor import TorchExecutor
     from minserve.learn.serving.install import ServingParts
     from minserve.reuse.key import ModelTuple
     from minserve.service import Service
@@ -46,6 +50,7 @@ class EngineSettings:
     semantic_examples: Path | None = None
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
+    cascade_to: str | None = None
 
 
 @on_a_passing_thread
@@ -61,43 +66,72 @@ def make_server(
     `parts` of a learner's stand where they are built; their salts are to be given as `salts`.
     Raises `ConfigError` for a bad setting, and whatever loading a model raises.
     """
-    from minserve.cli import bench
-    from minserve.client import LocalClient
-    from minserve.engine import Engine
-    from minserve.events import EventLog
-    from minserve.execution.precision import Precision, choose_dtype
-    from minserve.execution.torch_executor import TorchExecutor, num_blocks_for
-    from minserve.models.config import ModelConfig
-    from minserve.models.registry import resolve
     from minserve.reuse.key import ModelTuple
-    from minserve.scheduling.admission import Admission
-    from minserve.scheduling.batching import DynamicBatching, StaticBatching
-    from minserve.scheduling.rates import Rates
-    from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
-    from minserve.service import Service
     from minserve.serving.calls import ServedModel
     from minserve.serving.identity import Salts
     from minserve.serving.server import Limits, Server
 
+    _check(settings, parts)
+    make_cache = cache_maker(settings, parts)
+    executor, precision = _load(settings, settings.model, parts)
+    dearer = _load(settings, settings.cascade_to)[0] if settings.cascade_to else None
+    tokenizer, folder = executor.tokenizer, executor.tokenizer.folder
+    names = names_of(folder, settings)
+
+    def make_service(loop) -> Service | CachedService | CascadedService:
+        service = _service(settings, executor, loop, parts)
+        # The fingerprint covers weights, tokenizer and chat template.
+        model = ModelTuple(folder.name, executor.cache_namespace, precision=str(precision))
+        if dearer:
+            from minserve.cli.served_cascade import cascaded
+
+            other = _service(settings, dearer, loop)
+            service = cascaded(service, names[0], other, dearer)
+            model = replace(model, revision=f"{model.revision} or {dearer.cache_namespace}")
+        if make_cache:
+            service = make_cache(service, model)
+        return parts.service(service) if parts else service
+
+    served = ServedModel(
+        names=names,
+        root=str(folder),
+        tokenizer=tokenizer,
+        vocab_size=executor.config.vocab_size,
+        max_model_len=min(executor.max_model_len, executor.num_blocks * BLOCK_SIZE),
+        created=int((folder / "config.json").stat().st_mtime),
+        precision=str(precision),
+    )
+    return Server(served, make_service, keys, salts or Salts(), limits or Limits())
+
+
+def _check(settings: EngineSettings, parts: ServingParts | None) -> None:
+    """Raises `ConfigError` for what can be found out before a model is loaded."""
+    from minserve.cli import bench
+    from minserve.models.registry import resolve
+
     if settings.ordering not in bench.ORDERINGS:
         raise ConfigError(f"ordering {settings.ordering!r}", f"use {', '.join(bench.ORDERINGS)}")
-    policies = {
-        "static": lambda: StaticBatching(settings.max_running),
-        "dynamic": lambda: DynamicBatching(settings.max_running),
-        "continuous": lambda: ReservedBatching(
-            settings.token_budget,
-            settings.max_running,
-            block_size=BLOCK_SIZE,
-            reserved_blocks=num_blocks // 8,
-            step_cap_s=settings.step_cap_s,
-            rates=rates,
-        ),
-    }
-    if settings.policy not in policies:
-        raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(policies)}")
-    make_cache = cache_maker(settings, parts)
-    rates = Rates()
-    folder = resolve(settings.model)
+    if settings.policy not in bench.POLICIES:
+        raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(bench.POLICIES)}")
+    if settings.cascade_to is None:
+        return
+    if parts:
+        raise ConfigError("--cascade-to with --parts", "serve your parts without a cascade")
+    if resolve(settings.cascade_to) == resolve(settings.model):
+        raise ConfigError(
+            f"--cascade-to {settings.cascade_to} is the model that is served", "name another one"
+        )
+
+
+def _load(
+    settings: EngineSettings, model: str, parts: ServingParts | None = None
+) -> tuple[TorchExecutor, Precision]:
+    from minserve.execution.precision import Precision, choose_dtype
+    from minserve.execution.torch_executor import TorchExecutor, num_blocks_for
+    from minserve.models.config import ModelConfig
+    from minserve.models.registry import resolve
+
+    folder = resolve(model)
     config = ModelConfig.from_folder(folder)
     dtype = choose_dtype(settings.dtype, settings.device)
     precision = Precision(dtype, settings.quantization, settings.kv_cache_dtype)
@@ -116,41 +150,51 @@ def make_server(
         device=settings.device,
         max_model_len=settings.max_model_len,
     )
-    tokenizer = executor.tokenizer
+    return executor, precision
 
-    def make_engine(loop) -> Engine:
-        policy, ordering = policies[settings.policy], bench.ORDERINGS[settings.ordering]
-        if parts:
-            return parts.engine(executor, settings, policy, ordering, loop.clock)
-        return Engine(
+
+def _service(
+    settings: EngineSettings,
+    executor: TorchExecutor,
+    loop: EventLoop,
+    parts: ServingParts | None = None,
+) -> Service:
+    """An engine on `loop`, and what lets requests into it."""
+    from minserve.cli import bench
+    from minserve.client import LocalClient
+    from minserve.engine import Engine
+    from minserve.events import EventLog
+    from minserve.scheduling.admission import Admission
+    from minserve.scheduling.batching import DynamicBatching, StaticBatching
+    from minserve.scheduling.rates import Rates
+    from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
+    from minserve.service import Service
+
+    rates, ordering = Rates(), bench.ORDERINGS[settings.ordering]
+    policy = {
+        "static": lambda: StaticBatching(settings.max_running),
+        "dynamic": lambda: DynamicBatching(settings.max_running),
+        "continuous": lambda: ReservedBatching(
+            settings.token_budget,
+            settings.max_running,
+            block_size=BLOCK_SIZE,
+            reserved_blocks=executor.num_blocks // 8,
+            step_cap_s=settings.step_cap_s,
+            rates=rates,
+        ),
+    }[settings.policy]
+    if parts:
+        engine = parts.engine(executor, settings, policy, ordering, loop.clock)
+    else:
+        engine = Engine(
             executor,
             policy(),
             prefix_caching=settings.prefix_caching,
             ordering=OnlineFirst(ordering()),
             log=EventLog(keep=False),
         )
-
-    def make_service(loop) -> Service | CachedService:
-        engine = make_engine(loop)
-        admission = Admission(engine.log, rates=rates)
-        service = Service(LocalClient(engine, loop), tokenizer.detokenizer, admission)
-        if make_cache:
-            # The fingerprint covers weights, tokenizer and chat template.
-            name = executor.tokenizer.folder.name
-            model = ModelTuple(name, executor.cache_namespace, precision=str(precision))
-            service = make_cache(service, model)
-        return parts.service(service) if parts else service
-
-    served = ServedModel(
-        names=names_of(folder, settings),
-        root=str(folder),
-        tokenizer=tokenizer,
-        vocab_size=config.vocab_size,
-        max_model_len=min(executor.max_model_len, num_blocks * BLOCK_SIZE),
-        created=int((folder / "config.json").stat().st_mtime),
-        precision=str(precision),
-    )
-    return Server(served, make_service, keys, salts or Salts(), limits or Limits())
+    admission = Admission(engine.log, rates=rates)
+    return Service(LocalClient(engine, loop), executor.tokenizer.detokenizer, admission)
 
 
 def names_of(folder: Path, settings: EngineSettings) -> tuple[str, ...]:
@@ -164,14 +208,16 @@ def names_of(folder: Path, settings: EngineSettings) -> tuple[str, ...]:
 
 def cache_maker(
     settings: EngineSettings, parts: ServingParts | None = None
-) -> Callable[[Service, ModelTuple], CachedService] | None:
+) -> Callable[[Service | CascadedService, ModelTuple], CachedService] | None:
     """Puts the response caches that the settings ask for before a service."""
     from minserve.cached_service import CachedService
     from minserve.cli.bench_cache import make_embedder
     from minserve.northstar import caching
+    from minserve.northstar.checks import CHECKS
     from minserve.northstar.prompts import split_user
     from minserve.reuse.response import ExactCache
     from minserve.reuse.stores import open_store
+    from minserve.reuse.validation import Validation
 
     if parts:
         settings = parts.cache_settings(settings)
@@ -184,7 +230,10 @@ def cache_maker(
             )
         return None
     policies, semantic = caching.policy_table(), None
-    exact = parts.exact_cache(store, policies) if parts else ExactCache(store, policies)
+    if parts:
+        exact = parts.exact_cache(store, policies)
+    else:
+        exact = ExactCache(store, policies, validate=Validation(policies, CHECKS).is_right)
     if settings.semantic_cache != "off":
         file = settings.semantic_examples
         examples = caching.read_examples(file) if file else None
@@ -192,7 +241,7 @@ def cache_maker(
         if parts:
             parts.semantic_cache(semantic)
 
-    def make(service: Service, model: ModelTuple) -> CachedService:
+    def make(service: Service | CascadedService, model: ModelTuple) -> CachedService:
         return CachedService(service, exact, model, semantic=semantic, split=split_user)
 
     return make
