@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from minserve.cli.console import Json, Model, out, print_json
+from minserve.cli import workload as opt
+from minserve.cli.console import Json, KvCacheDtype, Model, out, print_json
 from minserve.errors import ConfigError
 
 TIMING, QUALITY = 400, 96
@@ -25,34 +26,24 @@ def replay(
     requests: Annotated[
         int | None, typer.Option(help="Requests of the timing set; half as many for quality.")
     ] = None,
-    policies: Annotated[
-        str, typer.Option(help="Which of static, dynamic, continuous, with commas.")
-    ] = "static,dynamic,continuous",
-    prefix: Annotated[str, typer.Option(help="Prefix reuse: on, off or both.")] = "both",
+    policies: opt.Policies = "static,dynamic,continuous",
+    prefix: opt.Prefix = "both",
     which: Annotated[
         str, typer.Option("--set", help="timing, quality, or both: see above.")
     ] = "both",
-    load: Annotated[
-        float, typer.Option(help="Arrivals, as a multiple of what continuous batching can serve.")
-    ] = 2.0,
+    load: opt.Load = 2.0,
     rate: Annotated[
         float | None, typer.Option(help="Arrivals per second instead; comparable between runs.")
     ] = None,
-    ordering: Annotated[str, typer.Option(help="fifo, deadline, priority or fair.")] = "fifo",
-    max_running: Annotated[
-        int, typer.Option(help="Most requests in a step, and in a static batch.")
-    ] = 16,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Static and dynamic batch size; else the best is found.")
-    ] = None,
+    ordering: opt.OrderingName = "fifo",
+    max_running: opt.MaxRunning = 16,
+    batch_size: opt.BatchSize = None,
     blocks: Annotated[int, typer.Option(help="KV blocks of 16 tokens, the same for all.")] = 2048,
     exact: Annotated[
         bool, typer.Option("--exact", help="Batch-invariant kernels: slower, bits never differ.")
     ] = False,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    kv_cache_dtype: Annotated[
-        str, typer.Option(help="KV cache: auto (as dtype) or int8 (half of 16-bit, scales too).")
-    ] = "auto",
+    kv_cache_dtype: KvCacheDtype = "auto",
     reuse: Annotated[
         int, typer.Option(help="Questions for caches and cascade, asked in turn; 0 is none.")
     ] = 0,

@@ -24,25 +24,17 @@ FLEET = "Fleet"
 def simulate(
     asked: opt.Traffic,
     requests: Annotated[int, typer.Option(help="Requests of the timing set.")] = 1000,
-    policies: Annotated[
-        str, typer.Option(help="Which of static, dynamic, continuous, with commas.")
-    ] = "static,dynamic,continuous",
-    prefix: Annotated[str, typer.Option(help="Prefix reuse: on, off or both.")] = "on",
-    ordering: Annotated[str, typer.Option(help="fifo, deadline, priority or fair.")] = "fifo",
+    policies: opt.Policies = "static,dynamic,continuous",
+    prefix: opt.Prefix = "on",
+    ordering: opt.OrderingName = "fifo",
     blocks: Annotated[int, typer.Option(help="KV blocks in the pool.")] = 2048,
     block_size: Annotated[int, typer.Option(help="Tokens per block.")] = 16,
-    max_running: Annotated[
-        int, typer.Option(help="Most requests in a step, and in a static batch.")
-    ] = 16,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Static and dynamic batch size; else the best is found.")
-    ] = None,
+    max_running: opt.MaxRunning = 16,
+    batch_size: opt.BatchSize = None,
     token_budget: Annotated[
         int, typer.Option(help="Most tokens that a step of continuous batching computes.")
     ] = 512,
-    load: Annotated[
-        float, typer.Option(help="Arrivals, as a multiple of what continuous batching can serve.")
-    ] = 0.9,
+    load: opt.Load = 0.9,
     rate: Annotated[float | None, typer.Option(help="Arrivals per second instead.")] = None,
     step_ms: Annotated[float, typer.Option(help="Fixed cost of a step, milliseconds.")] = 2.0,
     token_us: Annotated[float, typer.Option(help="Cost of each computed token, us.")] = 40.0,

@@ -128,6 +128,18 @@ ClosedLoop = Annotated[
         rich_help_panel=TRAFFIC,
     ),
 ]
+# -- how it is served
+
+Policies = Annotated[str, typer.Option(help="Which of static, dynamic, continuous, with commas.")]
+Prefix = Annotated[str, typer.Option(help="Prefix reuse: on, off or both.")]
+OrderingName = Annotated[str, typer.Option(help="fifo, deadline, priority or fair.")]
+MaxRunning = Annotated[int, typer.Option(help="Most requests in a step, and in a static batch.")]
+BatchSize = Annotated[
+    int | None, typer.Option(help="Static and dynamic batch size; else the best is found.")
+]
+Load = Annotated[
+    float, typer.Option(help="Arrivals, as a multiple of what continuous batching can serve.")
+]
 Goodput = Annotated[
     list[str] | None,
     typer.Option("--goodput", help="Objectives in ms: ttft:500 tpot:50 e2el:2000."),
