@@ -37,9 +37,6 @@ ORDERINGS: dict[str, type[Ordering]] = {
     "priority": PriorityWithAgeing,
     "fair": VirtualTokenCounter,
 }
-MAX_RUNNING = 16
-"""Most requests in a step unless told otherwise, the same for every policy, so also static's
-largest batch: as many of the longest requests (2,048 tokens) as 2,048 blocks of 16 tokens hold."""
 
 
 @dataclass(slots=True)

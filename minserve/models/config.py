@@ -37,7 +37,6 @@ FAMILIES = {
         "Qwen3", reads_attention_bias=True, qk_norm=True, head_dim=128, sliding="listed"
     ),
 }
-SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ more of the values differ). An account fact belongs to one user. All people and 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -86,15 +84,6 @@ class Corpus:
         if unknown:
             raise CorpusError(f"no fact has the id {unknown[0]!r} in corpus {self.version}")
         return [self.facts[i].text for i in ids]
-
-    def user_of_key(self, api_key: str) -> User | None:
-        """Whose API key this is, or None. Compares hashes, in constant time."""
-        digest = hashlib.sha256(api_key.encode()).hexdigest()
-        found = None
-        for user in self.users:
-            if hmac.compare_digest(user.key_sha256, digest):
-                found = user
-        return found
 
 
 def read_json(path: Path) -> dict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from minserve.client import EngineClient
@@ -90,10 +90,3 @@ class Replay:
         for arrival, request in zip(self.arrivals, self.requests, strict=True):
             kinds.setdefault(arrival.kind, []).append(request)
         return {kind: summarise(requests, self.events) for kind, requests in kinds.items()}
-
-
-def count_differing(
-    one: Mapping[str, tuple[int, ...]], other: Mapping[str, tuple[int, ...]]
-) -> int:
-    """How many requests got other tokens in one run than in the other."""
-    return sum(one.get(key) != other.get(key) for key in {*one, *other})

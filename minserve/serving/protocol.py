@@ -62,8 +62,6 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-_IGNORED = ("metadata", "safety_identifier", "user")
-"""Labels for the client's own use; they change nothing here."""
 
 
 class Body(BaseModel):
