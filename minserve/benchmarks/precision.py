@@ -114,7 +114,8 @@ def logits(executor: TorchExecutor, token_ids: Sequence[int]) -> Tensor:
 
 def token_s(executor: TorchExecutor, prompt: Sequence[int]) -> float:
     """Median seconds of a step in which one request decodes."""
-    engine, times_s = Engine(executor, prefix_caching=False), []
+    engine = Engine(executor, prefix_caching=False)
+    times_s: list[float] = []
     sampling = SamplingParams(NUM_TIMED + 4, ignore_eos=True)
     engine.submit(Request("timed", tuple(prompt[:64]), sampling), 0.0)
     while True:

@@ -153,7 +153,8 @@ class TorchExecutor:
         """Bytes of the projections as they are kept, and of an embedding table that is none of
         them. What tied weights are kept twice for, and norms, are not counted.
         """
-        decoder, kept = self.decoder, []
+        decoder = self.decoder
+        kept: list[torch.Tensor] = []
         for projection in (*decoder.projections(), decoder.vocabulary):
             kept.append(projection.weight)
             if isinstance(projection.multiply, Int8Linear):

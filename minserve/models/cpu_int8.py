@@ -26,6 +26,8 @@ prange = numba.prange
 FEW_ROWS = 64
 """Up to here the kernel is the faster of the two."""
 OUT_TILE = 32
+SERIAL_PRODUCTS = 1 << 18
+"""Fewer products than this are done before a second thread has woken."""
 FLOAT_TILE_VALUES = 1 << 20
 """Weights that are floats at a time: 4 MB, which a CPU's cache may hold."""
 
@@ -46,7 +48,8 @@ class CpuInt8Linear(Int8Linear):
             y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         else:
             out = torch.empty(len(x), len(weight))
-            jit.use_threads(jit.max_threads())
+            is_small = len(x) * weight.numel() < SERIAL_PRODUCTS
+            jit.use_threads(1 if is_small else jit.max_threads())
             x_float = x.float().contiguous().numpy()
             self._few(x_float, weight.numpy(), self.scales.numpy(), out.numpy())
             y = out.to(x.dtype)

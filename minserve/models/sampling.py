@@ -166,7 +166,7 @@ def _draw(logits: Tensor, rows: list[tuple[SamplingParams, int]]) -> list[int]:
         chosen[free] = _draw_freely(logprobs[free], keys[free])
     for num_candidates in (min(NUM_CANDIDATES, vocab), vocab):
         if len(todo):
-            each = (logprobs, top_k, top_p, min_p, keys)
+            each: tuple[Tensor, ...] = (logprobs, top_k, top_p, min_p, keys)
             if len(todo) < len(rows):
                 each = tuple(values[todo] for values in each)
             chosen[todo], is_exact = _draw_among(num_candidates, *each)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_llama import row, write_checkpoint
+from tiny_llama import generate, row, write_checkpoint
 
+from minserve.execution.torch_executor import TorchExecutor
 from minserve.models import cpu
 from minserve.models.batch import TokenBatch
 from minserve.models.decoder import Decoder
@@ -56,3 +57,23 @@ def test_logits_are_those_of_the_plain_decoder(tmp_path, family):
             results.append(logits)
     for plain, quick in zip(results[:3], results[3:], strict=True):
         assert (plain - quick).abs().max() < 1e-4
+
+
+def test_a_table_is_kept_in_16_bits_only_where_that_loses_nothing():
+    table = torch.randn(5000, 8, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float16, torch.bfloat16):
+        exact = table.to(dtype).float() * (1e6 if dtype == torch.bfloat16 else 1)
+        exact = exact.to(dtype).float()
+        small = cpu.halved(exact)
+        assert small.dtype == dtype and torch.equal(small.float(), exact)
+    exact[4999, 7] = 1 / 3
+    assert cpu.halved(exact) is exact
+
+
+def test_nano_keeps_its_table_in_16_bits_and_its_logits():
+    executors = [TorchExecutor("nano", num_blocks=8, fast=fast) for fast in (True, False)]
+    if not cpu.is_supported(executors[1].decoder):
+        pytest.skip("needs numba")
+    assert [e.decoder.embeddings.dtype for e in executors] == [torch.float16, torch.float32]
+    quick, plain = (generate(e, range(100, 150), range(8), 20) for e in executors)
+    assert quick == plain

@@ -19,6 +19,7 @@ from minserve.execution.torch_executor import TorchExecutor
 from minserve.models.batch import TokenBatch
 from minserve.models.decoder import Decoder
 from minserve.models.lora import adapters, load_adapter
+from minserve.models.quantization import dequantise, quantise_weights
 from minserve.request import Request, SamplingParams
 
 # PEFT still calls transformers by an old name.
@@ -255,3 +256,15 @@ def test_a_name_keeps_its_adapter(base, two):
         with pytest.raises(ConfigError, match="adapter"):
             executor.load_adapter(name, two["b"])
     assert executor.adapters == {"a", "b"}
+
+
+def test_an_adapter_is_added_to_int8_weights_in_floats(base, two):
+    kept, floats = Decoder.load(base), Decoder.load(base)
+    quantise_weights(kept)
+    for one, other in zip(floats.projections(), kept.projections(), strict=True):
+        one.weight = dequantise(other.weight, other.multiply.scales)
+    floats.vocabulary.weight = dequantise(kept.vocabulary.weight, kept.vocabulary.multiply.scales)
+    for decoder in (kept, floats):
+        load_adapter(decoder, "a", two["a"])
+    assert (logits(kept, "a") - logits(kept, "")).abs().max() > 0.1
+    assert (logits(kept, "a") - logits(floats, "a")).abs().max() < 1e-4
