@@ -85,6 +85,14 @@ def screen(picture: dict[str, Any], history: list[float], width: int):
         waits = ", ".join(f"{kind} {count:,}" for kind, count in queued.items())
         parts.append(Text("tokens that wait       ", "bright_black") + Text(waits))
     parts.append(Text("overload ladder        ", "bright_black") + ladder(load["rung"]))
+    if reuse := picture.get("reuse"):
+        told = [
+            f"{kind} {n['answered']:,} of {n['asked']:,}" for kind, n in reuse["caches"].items()
+        ]
+        told += [f"stale {reuse['stale_hits']:,}"] if reuse["stale_hits"] else []
+        for model, outcomes in reuse["cascade"].items():
+            told.append(f"{model} " + " ".join(f"{n:,} {what}" for what, n in outcomes.items()))
+        parts.append(Text("caches and cascade     ", "bright_black") + Text(", ".join(told)))
     return Panel(
         Group(*parts), title=f"minserve  {picture['model']}", title_align="left", width=width
     )

@@ -90,6 +90,8 @@ class ClusterWatch:
     There are no traces: a replica keeps those of its own requests.
     """
 
+    reuse: dict[str, Any] | None = None
+
     def __init__(self, model_name: str) -> None:
         self.reports: Sequence[Report] = ()
         self.registry = CollectorRegistry()

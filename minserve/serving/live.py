@@ -1,15 +1,18 @@
 """The live picture: what the engine is doing now, as JSON for `minserve top` and the page at `/`.
 
-It shows bounded sums only. Nothing in it says whose they are or what was found in the prefix
-cache, so that whoever may look learns nothing about a neighbour beyond how busy the server is.
+It shows bounded sums only. Nothing in it says whose they are or what was found in a cache, so that
+whoever may look learns nothing about a neighbour beyond how busy the server is. What caches found
+is added for operators alone.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from minserve.cached_service import CachedService
 from minserve.engine import Engine
 from minserve.events import Event, StepEnded, StepStarted, TokensProduced
 from minserve.scheduling.admission import Admission
@@ -112,6 +115,27 @@ class Live:
             "drain_s": round(signals.drain_s, 3),
             "deadline_risk": round(signals.deadline_risk, 3),
         }
+
+
+def reuse(
+    cached: CachedService | None, attempts: Sequence[tuple[tuple[str, str], int]]
+) -> dict[str, Any] | None:
+    """Look-ups and hits of each cache, stale hits, and what each model of a cascade came to."""
+    if cached is None and not attempts:
+        return None
+    caches: dict[str, dict[str, int]] = {}
+    for (kind, _, what), count in tuple(cached.outcomes.items()) if cached else ():
+        told = caches.setdefault(kind, {"asked": 0, "answered": 0})
+        told["asked"] += count
+        told["answered"] += count if what in ("hit", "shared") else 0
+    cascade: dict[str, dict[str, int]] = {}
+    for (model, outcome), count in attempts:
+        cascade.setdefault(model, {})[outcome] = count
+    return {
+        "caches": caches,
+        "stale_hits": cached.cache.num_stale_hits if cached else 0,
+        "cascade": cascade,
+    }
 
 
 def page() -> str:

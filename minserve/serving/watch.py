@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
@@ -45,6 +46,9 @@ class Watch:
             engine, self.traces, model_name, clock.now_s, service.admission, cached
         )
         self.live = live.Live(engine, model_name, service.admission)
+        self.attempts: Counter[tuple[str, str]] = Counter()
+        """How often each (model, outcome) came about in a cascade."""
+        self._cached = cached
         engine.log.listen(self._note)
         if cascade := cascade_of(service):
             cascade.on_attempt = self._attempted
@@ -60,6 +64,12 @@ class Watch:
     def _attempted(self, request: Asked, attempt: Attempt) -> None:
         self.traces.attempted(request, attempt)
         self.metrics.note_attempt(attempt)
+        self.attempts[attempt.model, attempt.outcome] += 1
+
+    @property
+    def reuse(self) -> dict[str, Any] | None:
+        """What caches and a cascade have come to, for operators: hits tell of what others ask."""
+        return live.reuse(self._cached, tuple(self.attempts.items()))
 
     def _finished(self, trace: Trace) -> None:
         self.metrics.note_finished(trace)
@@ -82,8 +92,10 @@ def add_routes(app: FastAPI, server: Server) -> None:
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
     @app.get("/live")
-    async def live_picture() -> dict[str, Any]:
-        return watch.live.picture(server.engine.now_s())
+    async def live_picture(request: Request) -> dict[str, Any]:
+        picture = watch.live.picture(server.engine.now_s())
+        may_see = request.scope["state"]["principal"].is_operator
+        return picture | ({"reuse": watch.reuse} if may_see and watch.reuse else {})
 
     @app.get("/metrics", response_class=Response)
     async def metrics(request: Request) -> Response:

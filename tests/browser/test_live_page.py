@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 from live_server import Live
 
+from minserve.cached_service import CachedService
+from minserve.northstar.caching import policy_table
+from minserve.reuse.key import ModelTuple
+from minserve.reuse.response import ExactCache
+from minserve.reuse.stores import MemoryStore
 from minserve.scheduling.admission import Admission
 from minserve.scheduling.overload import LadderState, Rung
 from minserve.serving.identity import ApiKey, KeyRing, hash_of
@@ -80,6 +85,32 @@ def test_a_whole_answer_says_how_long_it_took_and_the_talk_goes_on(page):
         say(page, "two")
         page.locator(".turn.assistant small").nth(1).wait_for()
         assert page.locator(".turn").count() == 4 and page.wrong == []
+
+
+def test_an_operator_sees_what_the_caches_answered_and_nobody_else(page):
+    keys = KeyRing(
+        [
+            ApiKey("o", hash_of("operator's"), "t", "o", roles=("operator",)),
+            ApiKey("k", hash_of("another's"), "t", "s"),
+        ]
+    )
+
+    def wrap(service):
+        return CachedService(service, ExactCache(MemoryStore(), policy_table()), ModelTuple("m"))
+
+    body = {"prompt": "w", "temperature": 0, "stop": "f", "max_tokens": 20}
+    with Live(step_s=0.001, keys=keys, wrap=wrap) as live:
+        for _ in range(3):
+            live.post("/v1/completions", body, "operator's")
+        page.goto(live.url)
+        page.get_by_label("API key").fill("another's")
+        page.get_by_text("letters", exact=True).wait_for()
+        assert page.locator("#reuse").is_hidden()
+        page.get_by_label("API key").fill("operator's")
+        page.get_by_text("exact cache: 2 of 3 answered").wait_for()
+        ARTIFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTIFACTS / "live_page_reuse.png", full_page=True)
+        assert page.wrong == []
 
 
 def test_a_key_is_asked_for_kept_in_the_page_only_and_a_refusal_is_shown(page):

@@ -11,7 +11,12 @@ from live_server import Live, wait_for
 from prometheus_client.parser import text_string_to_metric_families
 from support import ask, content_engine, drain
 
+from minserve.cached_service import CachedService
+from minserve.northstar.caching import policy_table
 from minserve.request import WorkloadClass
+from minserve.reuse.key import ModelTuple
+from minserve.reuse.response import ExactCache
+from minserve.reuse.stores import MemoryStore
 from minserve.scheduling.admission import Admission
 from minserve.scheduling.overload import LadderState, Rung
 from minserve.serving.identity import ApiKey, KeyRing, hash_of
@@ -353,6 +358,28 @@ def test_the_live_picture_holds_sums_and_no_names(guarded):
     assert picture["running"] == picture["waiting"] == 0
     for secret in (request_id, "ann", "hit", "prefix", "tenant"):
         assert secret not in text
+
+
+def test_what_caches_found_is_in_the_live_picture_of_operators_alone():
+    keys = KeyRing(
+        ApiKey(name, hash_of(name), name, name, ("operator",) if name == "ops" else ())
+        for name in ("ann", "ops")
+    )
+
+    def wrap(service):
+        return CachedService(service, ExactCache(MemoryStore(), policy_table()), ModelTuple("m"))
+
+    body = {"prompt": "w", "temperature": 0, "stop": "f", "max_tokens": 20}
+    with Live(keys=keys, wrap=wrap) as live:
+        for _ in range(3):
+            assert live.post("/v1/completions", body, "ann").status_code == 200
+        told = live.get("/live", "ops").json()["reuse"]
+        assert told == {
+            "caches": {"exact": {"asked": 3, "answered": 2}},
+            "stale_hits": 0,
+            "cascade": {},
+        }
+        assert "reuse" not in live.get("/live", "ann").json()
 
 
 def test_the_rung_is_told_in_every_answer_in_health_and_in_the_metrics():
