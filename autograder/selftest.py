@@ -108,10 +108,10 @@ def direct(lab: Lab, submission: Any, level: str) -> Line:
         else:
             seed = seed_of(SECRET.encode(), "selftest", submission.name, lab.name)
             result = grading.score_notebook(notebook, lab, seed, level)
-    return compare(lab, submission, result, "direct")
+    return compare(submission, result, "direct")
 
 
-def compare(lab: Lab, submission: Any, result: dict[str, Any], way: str) -> Line:
+def compare(submission: Any, result: dict[str, Any], way: str) -> Line:
     cells = result["cells"]
     words = " ".join([*result["notes"], *(text for cell in cells for text in cell["feedback"])])
     return Line(
@@ -138,7 +138,7 @@ def nbgrader_lines(lab: Lab, submissions: list[Any]) -> list[Line]:
         lines = []
         with course.gradebook() as gradebook:
             for name, submission in names.items():
-                line = compare(lab, submission, results[name], "nbgrader")
+                line = compare(submission, results[name], "nbgrader")
                 line.actual = saved_vector(gradebook, lab, name)
                 lines.append(line)
     return lines

@@ -188,7 +188,7 @@ class Intake(Database):
                     self._retry_after_s(conn, now, bound),
                 )
         left_own = self.max_open_per_tenant - num_own - count
-        self._room.counted(tenant, left_own, self.max_open - num_all - count, now)
+        self._room.counted(tenant, left_own, self.max_open - num_all - count)
 
     def _retry_after_s(self, conn: Connection, now: float, bound: int) -> float:
         """About when a twentieth of the bound has drained, at the pace of the last minute."""
@@ -219,7 +219,7 @@ class Room:
         self._own[tenant] -= count
         return True
 
-    def counted(self, tenant: str, left_own: int, left_all: int, now: float) -> None:
+    def counted(self, tenant: str, left_own: int, left_all: int) -> None:
         """Note what the count has found to be left."""
         self._own[tenant] = left_own // UNCOUNTED_SHARE
         self._all = left_all // UNCOUNTED_SHARE

@@ -194,7 +194,7 @@ def part(name: str, target: Any, *, mine: bool = False) -> Report:
     """
     slot = slot_of(name)
     report = _check(slot, target)
-    show(report, slot, suite=slot.suite)
+    show(report, slot.suite)
     if mine and report.is_green:
         _set_use(name, MINE)
     return report

@@ -18,7 +18,7 @@ from minserve.learn.conformance import (
 )
 
 if TYPE_CHECKING:
-    from minserve.learn.parts import Report, Slot
+    from minserve.learn.parts import Report
 
 # Okabe and Ito's palette; every colour comes with a sign and a word of its own.
 GREEN, ORANGE, GREY = "#009E73", "#D55E00", "#767676"
@@ -27,9 +27,9 @@ WRONG = (BROKEN, CRASHED, STOPPED)
 
 
 class Show:
-    """`show(report, slot, suite)` shows a report; `show.table` rows under a heading."""
+    """`show(report, suite)` shows a report; `show.table` rows under a heading."""
 
-    def __call__(self, report: Report, slot: Slot, suite: Suite) -> None:
+    def __call__(self, report: Report, suite: Suite) -> None:
         """Show a report in a notebook, or print it."""
         display(as_text(report, suite), as_html(report, suite))
 
@@ -54,7 +54,7 @@ def display(text: str, html: str) -> None:
         show_in_notebook({"text/plain": text, "text/html": html}, raw=True)
 
 
-def headline(report: Report, suite: Suite) -> tuple[str, str]:
+def headline(report: Report) -> tuple[str, str]:
     """One line that says how things stand, and its colour."""
     states = [v.state for v in report.verdicts]
     kept = states.count(KEPT)
@@ -110,7 +110,7 @@ def _details(verdict: Verdict) -> list[str]:
 
 def as_text(report: Report, suite: Suite) -> str:
     """The report in plain text."""
-    lines = [f"{report.part}: {headline(report, suite)[0]}"]
+    lines = [f"{report.part}: {headline(report)[0]}"]
     lines += [f"  {problem}" for problem in report.problems]
     if len(suite.steps) > 1 and report.verdicts:
         lines += [f"  {sign} {step:10} {state}" for step, sign, state in _steps(report, suite)]
@@ -137,7 +137,7 @@ def _next_hint(report: Report, suite: Suite) -> str:
 
 def as_html(report: Report, suite: Suite) -> str:
     """The report as a box; colours only repeat what signs and words say."""
-    text, colour = headline(report, suite)
+    text, colour = headline(report)
     body = [f"<b>{escape(report.part)}</b>: {escape(text)}"]
     if report.problems:
         body.append(_list(report.problems))

@@ -144,14 +144,14 @@ def test_full_queue_refuses_and_says_when_to_return(url, clock):
 def test_room_found_is_granted_in_part_and_for_a_second():
     room = Room()
     assert not room.has("acme", 1, now=0.0)
-    room.counted("acme", 80, 800, now=0.0)
+    room.counted("acme", 80, 800)
     assert room.has("acme", 10, now=0.9) and not room.has("acme", 1, now=0.9)
     assert not room.has("bolt", 1, now=0.9), "each tenant has a bound of its own"
-    room.counted("bolt", 8_000, 8, now=0.9)
+    room.counted("bolt", 8_000, 8)
     assert room.has("bolt", 1, now=0.9) and not room.has("bolt", 1, now=0.9), "and all have one"
-    room.counted("acme", 80, 800, now=1.0)
+    room.counted("acme", 80, 800)
     assert not room.has("acme", 1, now=2.5), "others may have filled it since"
-    room.counted("acme", 7, 7, now=2.5)
+    room.counted("acme", 7, 7)
     assert not room.has("acme", 1, now=2.5), "near the bound every job is counted"
 
 
