@@ -93,8 +93,9 @@ def _exact(num_entries: int, redis: str) -> dict[str, Any]:
     from minserve.northstar.caching import policy_table
     from minserve.reuse.invalidation import tags_of
     from minserve.reuse.key import CanonicalKey, partition_of
+    from minserve.reuse.redis_store import RedisStore
     from minserve.reuse.response import Answer, ExactCache, Source
-    from minserve.reuse.stores import MemoryStore, RedisStore, SqliteStore
+    from minserve.reuse.stores import MemoryStore, SqliteStore
 
     count = 2_000
     queries, policies = _queries(count), policy_table()

@@ -6,18 +6,21 @@ A store knows text, tags and times; what an answer is, and who may have it, is d
 
 from __future__ import annotations
 
+import heapq
 import sqlite3
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from cachetools import LRUCache
+from cachetools import Cache, LRUCache
 
 from minserve.errors import ConfigError
 
 MAX_ENTRIES = 100_000
 MAX_BYTES = 256 << 20
+MAX_SWEPT = 8
+"""Expired entries that are removed when one is put: more than come, so that they do not pile up."""
 MAX_EVENTS = 10_000
 """Tags that a store remembers an event of. Beyond, it forgets, and stores nothing begun before."""
 
@@ -25,8 +28,9 @@ MAX_EVENTS = 10_000
 class Store(Protocol):
     """Entries by partition and key, bounded by entries and bytes; the least recent go first.
 
-    Time is the caller's: all who share a store use one clock, in seconds. An entry is gone from
-    `expires_s` on, and no hit moves that. Values are text (JSON), never pickled objects.
+    Time is the caller's: all who share a store use one clock, in seconds. An entry is not found
+    from `expires_s` on, no hit moves that, and it is removed as others are put. Values are text
+    (JSON), never pickled objects.
 
     Events are numbered by the store. `put` says how many there had been when the work on the entry
     began (`since`), and does nothing and returns False if any of its tags had one since then, or if
@@ -72,6 +76,8 @@ def open_store(
     if kind == "sqlite" and rest:
         return SqliteStore(rest, max_entries, max_bytes)
     if kind in ("redis", "rediss", "unix") and rest:
+        from minserve.reuse.redis_store import RedisStore
+
         # `redis:redis://host` is taken too: the option's own form with a full URL.
         return RedisStore(rest if "://" in rest else where, max_entries, max_bytes)
     raise ConfigError(
@@ -111,9 +117,10 @@ class MemoryStore:
                 return False
             if any(self._events.get(tag, 0) > since for tag in tags):
                 return False
+            self._entries.sweep(now_s)
             self._entries.pop((partition, key), None)
             entry = (value, tags, expires_s)
-            if _size(entry) > self._entries.maxsize:
+            if size_of(entry) > self._entries.maxsize:
                 return False
             self._entries[partition, key] = entry
             while len(self._entries) > self._max_entries:
@@ -146,27 +153,49 @@ class MemoryStore:
 
 
 class _Entries(LRUCache):
-    """Bounded by bytes; keeps the index of tags in step with whatever comes and goes."""
+    """Bounded by bytes; keeps the index of tags in step with whatever comes and goes.
+
+    `_ends` is a heap of when entries expire; it may name some that are gone or were replaced.
+    """
 
     def __init__(self, max_bytes: int, tagged: dict[str, set[tuple[str, str]]]) -> None:
-        super().__init__(max_bytes, _size)
+        super().__init__(max_bytes, size_of)
         self.tagged = tagged
+        self._ends: list[tuple[float, tuple[str, str]]] = []
 
     def __setitem__(self, place, entry) -> None:
         super().__setitem__(place, entry)
         for tag in entry[1]:
             self.tagged.setdefault(tag, set()).add(place)
+        heapq.heappush(self._ends, (entry[2], place))
+        if len(self._ends) > 2 * len(self) + 64:
+            self._ends = [(self._peek(place)[2], place) for place in self]
+            heapq.heapify(self._ends)
 
     def __delitem__(self, place) -> None:
-        _, tags, _ = LRUCache.__getitem__(self, place)
+        _, tags, _ = self._peek(place)
         super().__delitem__(place)
         for tag in tags:
             self.tagged[tag].discard(place)
             if not self.tagged[tag]:
                 del self.tagged[tag]
 
+    def sweep(self, now_s: float) -> None:
+        """Remove some of what has expired."""
+        for _ in range(MAX_SWEPT):
+            if not self._ends or self._ends[0][0] > now_s:
+                return
+            _, place = heapq.heappop(self._ends)
+            if place in self and self._peek(place)[2] <= now_s:
+                del self[place]
 
-def _size(entry: tuple[str, tuple[str, ...], float]) -> int:
+    def _peek(self, place):
+        """The entry, without counting as a use of it."""
+        return Cache.__getitem__(self, place)
+
+
+def size_of(entry: tuple[str, tuple[str, ...], float]) -> int:
+    """Bytes of an entry: its value in UTF-8, and its tags."""
     return len(entry[0].encode()) + sum(map(len, entry[1]))
 
 
@@ -218,7 +247,7 @@ class SqliteStore:
 
     def put(self, partition, key, value, *, tags, expires_s, now_s, since) -> bool:
         tags = tuple(tags)
-        num_bytes = _size((value, tags, expires_s))
+        num_bytes = size_of((value, tags, expires_s))
         with self._lock, _Transaction(self._db):
             places = ",".join("?" * len(tags))
             (last,) = self._db.execute(
@@ -227,6 +256,7 @@ class SqliteStore:
             known = self._meta("forgotten") <= since <= self._meta("num_events")
             if not known or (last or 0) > since:
                 return False
+            self._db.execute(_SWEEP, (now_s, MAX_SWEPT))
             self._drop(partition, key)
             if num_bytes > self._max_bytes:
                 return False
@@ -298,6 +328,10 @@ class _Transaction:
         self.db.execute("ROLLBACK" if error else "COMMIT")
 
 
+_SWEEP = """
+DELETE FROM entries WHERE (partition, key) IN
+    (SELECT partition, key FROM entries WHERE expires_s <= ? ORDER BY expires_s LIMIT ?)
+"""
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -306,6 +340,7 @@ CREATE TABLE IF NOT EXISTS entries (
     partition TEXT, key TEXT, value TEXT, expires_s REAL, used_s REAL, num_bytes INTEGER,
     PRIMARY KEY (partition, key)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_use ON entries (used_s);
+CREATE INDEX IF NOT EXISTS by_expiry ON entries (expires_s);
 CREATE TABLE IF NOT EXISTS tags (
     tag TEXT, partition TEXT, key TEXT, PRIMARY KEY (tag, partition, key)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_entry ON tags (partition, key);
@@ -322,131 +357,4 @@ CREATE TRIGGER IF NOT EXISTS went AFTER DELETE ON entries BEGIN
     UPDATE meta SET value = value - 1 WHERE name = 'num_entries';
     UPDATE meta SET value = value - old.num_bytes WHERE name = 'num_bytes';
 END;
-"""
-
-
-class RedisStore:
-    """In a Redis server, shared by machines. Each operation is one script, so it is atomic.
-
-    Expiry is by the callers' clock, as everywhere, and not by the server's: one clock decides.
-    NOTE: names have one hash tag, so a Redis Cluster keeps them on one node.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        max_entries: int = MAX_ENTRIES,
-        max_bytes: int = MAX_BYTES,
-        prefix: str = "{minserve-cache}",
-    ) -> None:
-        import redis
-
-        try:
-            self._redis = redis.Redis.from_url(
-                url, decode_responses=True, socket_timeout=0.25, socket_connect_timeout=0.25
-            )
-        except ValueError as error:
-            raise ConfigError(
-                f"{url!r} is no Redis URL: {error}", "use redis://HOST:PORT"
-            ) from None
-        self._prefix, self._max_entries, self._max_bytes = prefix, max_entries, max_bytes
-        scripts = {"get": _GET, "put": _PUT, "remove": _REMOVE, "invalidate": _INVALIDATE}
-        self._scripts = {n: self._redis.register_script(_COMMON + s) for n, s in scripts.items()}
-
-    def num_events(self) -> int:
-        return int(self._redis.get(f"{self._prefix}:num_events") or 0)
-
-    def get(self, partition: str, key: str, now_s: float) -> str | None:
-        return self._run("get", _place(partition, key), repr(now_s))
-
-    def put(self, partition, key, value, *, tags, expires_s, now_s, since) -> bool:
-        tags = tuple(tags)
-        num_bytes = _size((value, tags, expires_s))
-        bounds = (self._max_entries, self._max_bytes, num_bytes)
-        place = _place(partition, key)
-        return bool(self._run("put", place, value, repr(expires_s), since, *bounds, *tags))
-
-    def remove(self, partition: str, key: str) -> None:
-        self._run("remove", _place(partition, key))
-
-    def invalidate(self, tags: Iterable[str]) -> int:
-        return int(self._run("invalidate", MAX_EVENTS, *tags))
-
-    def size(self) -> tuple[int, int]:
-        num_bytes = int(self._redis.get(f"{self._prefix}:num_bytes") or 0)
-        return self._redis.zcard(f"{self._prefix}:used"), num_bytes
-
-    def close(self) -> None:
-        self._redis.close()
-
-    def _run(self, name: str, *args):
-        return self._scripts[name](keys=[self._prefix], args=args)
-
-
-def _place(partition: str, key: str) -> str:
-    return f"{len(partition)}:{partition}:{key}"
-
-
-_COMMON = """
-local p = KEYS[1]
-local function drop(place)
-  local entry = p .. ':entry:' .. place
-  local tags = redis.call('SMEMBERS', entry .. ':tags')
-  if redis.call('EXISTS', entry) == 0 then return 0 end
-  for _, tag in ipairs(tags) do redis.call('SREM', p .. ':tag:' .. tag, place) end
-  redis.call('DECRBY', p .. ':num_bytes', redis.call('HGET', entry, 'num_bytes'))
-  redis.call('ZREM', p .. ':used', place)
-  redis.call('DEL', entry, entry .. ':tags')
-  return 1
-end
-local function use(place)
-  redis.call('ZADD', p .. ':used', redis.call('INCR', p .. ':clock'), place)
-end
-"""
-_GET = """
-local place, now_s = ARGV[1], tonumber(ARGV[2])
-local found = redis.call('HMGET', p .. ':entry:' .. place, 'value', 'expires_s')
-if not found[1] then return false end
-if now_s >= tonumber(found[2]) then drop(place) return false end
-use(place)
-return found[1]
-"""
-_PUT = """
-local place, value, expires_s, since = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local max_entries, max_bytes, num_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-if since < tonumber(redis.call('GET', p .. ':forgotten') or 0) then return 0 end
-if since > tonumber(redis.call('GET', p .. ':num_events') or 0) then return 0 end
-for i = 8, #ARGV do
-  if tonumber(redis.call('HGET', p .. ':events', ARGV[i]) or 0) > since then return 0 end
-end
-drop(place)
-if num_bytes > max_bytes then return 0 end
-local entry = p .. ':entry:' .. place
-redis.call('HSET', entry, 'value', value, 'expires_s', expires_s, 'num_bytes', num_bytes)
-for i = 8, #ARGV do
-  redis.call('SADD', entry .. ':tags', ARGV[i])
-  redis.call('SADD', p .. ':tag:' .. ARGV[i], place)
-end
-redis.call('INCRBY', p .. ':num_bytes', num_bytes)
-use(place)
-while redis.call('ZCARD', p .. ':used') > max_entries
-    or tonumber(redis.call('GET', p .. ':num_bytes')) > max_bytes do
-  drop(redis.call('ZRANGE', p .. ':used', 0, 0)[1])
-end
-return 1
-"""
-_REMOVE = "return drop(ARGV[1])"
-_INVALIDATE = """
-local number, count = redis.call('INCR', p .. ':num_events'), 0
-for i = 2, #ARGV do
-  redis.call('HSET', p .. ':events', ARGV[i], number)
-  for _, place in ipairs(redis.call('SMEMBERS', p .. ':tag:' .. ARGV[i])) do
-    count = count + drop(place)
-  end
-end
-if redis.call('HLEN', p .. ':events') > tonumber(ARGV[1]) then
-  redis.call('DEL', p .. ':events')
-  redis.call('SET', p .. ':forgotten', number)
-end
-return count
 """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minserve.reuse.stores import MemoryStore, RedisStore, SqliteStore
+from minserve.reuse.redis_store import RedisStore
+from minserve.reuse.stores import MemoryStore, SqliteStore
 
 KINDS = ("memory", "sqlite", "redis")
 

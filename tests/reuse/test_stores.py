@@ -9,7 +9,8 @@ from support import small
 
 from minserve.errors import ConfigError
 from minserve.reuse import stores
-from minserve.reuse.stores import MemoryStore, RedisStore, SqliteStore, open_store
+from minserve.reuse.redis_store import RedisStore
+from minserve.reuse.stores import MemoryStore, SqliteStore, open_store
 
 
 def put(store, key, value="v", *, partition="a", tags=("t",), expires_s=100.0, now_s=0.0, since=0):
@@ -40,6 +41,43 @@ def test_an_entry_is_gone_from_its_expiry_on_and_hits_do_not_move_that(new_store
     assert store.get("a", "k", 10.0) is None
     assert store.get("a", "k", 9.0) is None, "once expired it is removed"
     assert store.size() == (0, 0)
+
+
+def test_what_has_expired_goes_as_others_come_though_nobody_asks_for_it(new_store):
+    store = new_store()
+    for number in range(40):
+        put(store, f"old{number}", tags=(f"old{number}",), expires_s=10.0 + number % 3)
+    put(store, "replaced", expires_s=10.0)
+    put(store, "replaced", "anew", expires_s=1e6)
+    for number in range(8):
+        put(store, f"new{number}", now_s=20.0, expires_s=1e6)
+    assert store.size()[0] == 9
+    assert store.get("a", "replaced", 20.0) == "anew"
+    assert store.invalidate(["old3"]) == 0 and store.invalidate(["t"]) == 9
+    assert store.size() == (0, 0)
+
+
+def test_sweeping_is_no_use_of_what_stays(new_store):
+    store = new_store(max_entries=3)
+    put(store, "k", expires_s=10.0)
+    put(store, "k", expires_s=1e6, now_s=1.0)
+    put(store, "l", expires_s=1e6, now_s=100.0)
+    put(store, "m", expires_s=1e6, now_s=200.0)
+    put(store, "n", expires_s=1e6, now_s=300.0)
+    assert store.get("a", "k", 300.0) is None and store.get("a", "l", 300.0) == "v"
+
+
+def test_memory_is_bounded_whatever_has_come_and_gone():
+    store = MemoryStore(max_entries=100)
+    for number in range(20_000):
+        put(store, f"k{number}", tags=(f"t{number}",), expires_s=1e6 + number, now_s=number)
+        put(store, "again", tags=("again",), expires_s=2e6 + number, now_s=number)
+    for number in range(1_000):
+        store.remove("a", f"k{19_999 - number}")
+        store.invalidate([f"gone{number}"])
+    entries = store._entries
+    assert len(entries) <= 100 and len(store._tagged) <= 100
+    assert len(entries._ends) <= 2 * 100 + 65
 
 
 def test_the_least_recent_entry_goes_when_there_are_too_many(new_store):

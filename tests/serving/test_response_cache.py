@@ -12,8 +12,9 @@ from minserve.cached_service import CachedService
 from minserve.events import Submitted
 from minserve.northstar.caching import policy_table
 from minserve.reuse.key import ModelTuple
+from minserve.reuse.redis_store import RedisStore
 from minserve.reuse.response import ExactCache
-from minserve.reuse.stores import MemoryStore, RedisStore, SqliteStore
+from minserve.reuse.stores import MemoryStore, SqliteStore
 from minserve.serving.identity import ApiKey, KeyRing, hash_of
 
 ASK = {"prompt": "What is my balance?", "temperature": 0, "stop": "f", "max_tokens": 20}

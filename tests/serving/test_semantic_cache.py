@@ -14,8 +14,9 @@ from minserve.northstar.caching import policy_table, semantic_cache
 from minserve.northstar.prompts import render_user, split_user
 from minserve.reuse.embedding import HashedNgrams
 from minserve.reuse.key import ModelTuple
+from minserve.reuse.redis_store import RedisStore
 from minserve.reuse.response import ExactCache
-from minserve.reuse.stores import MemoryStore, RedisStore, SqliteStore
+from minserve.reuse.stores import MemoryStore, SqliteStore
 from minserve.serving.identity import ApiKey, KeyRing, hash_of
 
 EVIDENCE = ["The late fee of Umber Club is 5 EUR.", "The deposit of Umber Club is 9 EUR."]
