@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from minserve.cli.postgres import TemporaryPostgres, binaries
-from minserve.jobs.job import Backoff, Kind
+from minserve.jobs.job import Backoff, Kind, Submission
 from minserve.jobs.store import JobStore
 from minserve.request import Identity
 
@@ -28,6 +28,17 @@ class FakeClock:
 
     def pass_s(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+def put(store, payload=None, who=ANN, **more):
+    """Enqueue one job."""
+    return store.enqueue(who, Submission("echo", payload, **more))
+
+
+def take(store, **more):
+    """Claim the only job that there is to do."""
+    (lease,) = store.claim("w", **more)
+    return lease
 
 
 def number_only(value):
