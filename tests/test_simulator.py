@@ -12,9 +12,17 @@ from minserve.clock import EventLoop, VirtualClock
 from minserve.errors import ConfigError
 from minserve.execution.simulated import CostModel
 from minserve.loadtest import arrivals, datasets
-from minserve.loadtest.capacity import OnBacklog, OnUtilisation, Signals, fewest_replicas
+from minserve.loadtest.capacity import (
+    BACKLOG,
+    OnBacklog,
+    OnForecast,
+    OnUtilisation,
+    Signals,
+    fewest_replicas,
+)
 from minserve.loadtest.generator import send_in_process
 from minserve.loadtest.measures import Objectives, Tally
+from minserve.loadtest.pictures import scaling
 from minserve.loadtest.sweep import capacity, mg1_wait_s, sweep, with_enough
 from minserve.loadtest.workload import Workload
 from minserve.request import Request
@@ -22,7 +30,7 @@ from minserve.scheduling.batching import ContinuousBatching
 from minserve.simulator.fleet import Setup
 from minserve.simulator.profile import H100_LLAMA_8B, NANO, Profile
 from minserve.simulator.routers import by_prefix, least_loaded
-from minserve.simulator.runs import autoscaled, run
+from minserve.simulator.runs import autoscaled, compare_scaling, run
 
 SLOW = Profile("slow", CostModel(0.01, 1e-4, 1e-3, 0.0), 1024, load_s=5.0)
 SETUP = Setup(SLOW, lambda: ContinuousBatching(256, 8))
@@ -176,6 +184,44 @@ def test_scaling_on_backlog_keeps_the_objectives_with_fewer_replica_hours_than_a
     assert scaled.most_replicas > 1
     assert scaled.attainment > 0.8 and fixed.attainment >= scaled.attainment
     assert scaled.replica_hours < 0.9 * fixed.replica_hours
+
+
+def test_backlog_can_be_told_to_look_at_one_signal():
+    late = signals(queued_tokens=9_000, oldest_wait_s=3.0, kv_pressure=0.9)
+    asks = {
+        signal: OnBacklog(1_000, 2.0, max_running=64, looks_at=(signal,))(late)
+        for signal in BACKLOG
+    }
+    assert asks == {"queued tokens": 5, "queue age": 3, "KV pressure": 3}
+    assert OnBacklog(1_000, 2.0, max_running=64, looks_at=())(late) == 2
+
+
+def test_forecast_asks_before_the_peak_and_never_for_less_than_its_rule():
+    def rate(time_s):
+        return 50.0 if time_s >= 100.0 else 10.0
+
+    rule = OnForecast(lambda signals: 2, rate, per_replica_per_s=10.0, ahead_s=20.0)
+    assert rule(signals(now_s=70.0)) == 2
+    assert rule(signals(now_s=81.0)) == 5, "a replica that is asked for now serves in 20 s"
+
+
+def test_utilisation_pays_for_idle_replicas_and_a_forecast_is_there_before_the_peak():
+    long_answers = replace(TRAFFIC, output_len=30, num_prompts=60)
+    quick = replace(SETUP, profile=replace(SLOW, load_s=1.0))
+    made = compare_scaling(
+        quick, long_answers, Objectives(ttft_s=1.0), 24.0,
+        wave_s=40.0, every_s=2.0, most=12, max_running=8,
+    )  # fmt: skip
+    found = {each.name: each for each in made}
+    assert list(found)[:-1] == ["utilisation", *BACKLOG, "all three", "and a forecast"]
+    fixed, utilisation, both = made[-1], found["utilisation"], found["and a forecast"]
+    assert max(each.replica_hours for each in made) == fixed.replica_hours
+    assert utilisation.replica_hours > 2 * found["all three"].replica_hours
+    assert found["KV pressure"].most_replicas == 1, "it is no sign where the batch is what is full"
+    assert 0.9 < found["all three"].attainment < 0.99 < both.attainment
+    assert both.replica_hours < 0.5 * utilisation.replica_hours
+    drawn = scaling(made)
+    assert drawn.png().startswith(b"\x89PNG") and "all three" in drawn.alt
 
 
 # -- sweep and capacity

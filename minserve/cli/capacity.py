@@ -40,8 +40,11 @@ def capacity(
     max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 128,
     token_budget: Annotated[int, typer.Option(help="Most tokens in a step.")] = 2048,
     autoscale: Annotated[
-        bool, typer.Option("--autoscale", help="Try scaling rules on a day's worth of peaks too.")
+        bool, typer.Option("--autoscale", help="Try scaling rules on two waves of load too.")
     ] = False,
+    load_s: Annotated[
+        float | None, typer.Option(help="Seconds until a new replica serves; else the profile's.")
+    ] = None,
     to: Annotated[Path, typer.Option("--out", help="Folder for the picture.")] = Path("artifacts"),
     json: Json = False,
 ) -> None:
@@ -70,12 +73,16 @@ def capacity(
     from minserve.simulator.runs import run
 
     objectives = opt.objectives(goodput or ["ttft:2000", "tpot:100"], context.args)
-    if not 0 < target <= 1 or peak < 1 or (request_rate is not None and request_rate <= 0):
+    has_no_rate = request_rate is not None and request_rate <= 0
+    if not 0 < target <= 1 or peak < 1 or has_no_rate or (load_s is not None and load_s < 0):
         raise ConfigError(
-            f"target {target}, peak {peak}, rate {request_rate}",
-            "use a target up to 1, a peak of 1 or more, and a rate above 0",
+            f"target {target}, peak {peak}, rate {request_rate}, {load_s} s to load",
+            "use a target up to 1, a peak of 1 or more, a rate above 0, and no time below 0",
         )
+    if autoscale and request_rate is None:
+        raise ConfigError("--autoscale without a rate", "say how high its waves go: --request-rate")
     machine = profile_of(profile or (None if model else "h100-llama-3.1-8b"), model)
+    machine = replace(machine, load_s=machine.load_s if load_s is None else load_s)
     longest = asked.max_total_tokens or machine.max_model_len
     traffic = replace(asked, max_total_tokens=longest).workload()
     setup = Setup(
@@ -109,7 +116,7 @@ def capacity(
         report |= _replicas(serve, request_rate * peak, target, most, machine, say)
         if autoscale:
             report["scaling"] = _scaling(
-                setup, traffic, objectives, request_rate, most, max_running, say
+                setup, traffic, objectives, request_rate * peak, most, max_running, to, say
             )
     if json:
         print(as_json_line(report), flush=True)
@@ -171,18 +178,21 @@ def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) 
     return {"replicas": plan.num_replicas, "rate_per_s": rate_per_s, "cells": cells}
 
 
-def _scaling(setup, traffic, objectives, rate_per_s, most, max_running, say) -> list[dict]:
+def _scaling(setup, traffic, objectives, rate_per_s, most, max_running, to: Path, say) -> list:
     from minserve.cli.live import stage
+    from minserve.loadtest.pictures import scaling, seconds
     from minserve.simulator.runs import compare_scaling
 
     with stage("trying scaling rules"):
         found = compare_scaling(
             setup, traffic, objectives, rate_per_s, most=most, max_running=max_running
         )
+    say(f"Scaling over two waves up to {rate_per_s:g}/s, {setup.profile.load_s:.3g} s to load, on")
     for each in found:
         say(
-            f"scaling on {each.name:<12} {each.attainment:.1%} good, TTFT p99 "
-            f"{each.ttft_p99_s:.3g} s, {each.replica_hours:.2f} replica-hours, "
-            f"at most {each.most_replicas} replicas"
+            f"  {each.name:<15} {each.attainment:>6.1%} good, TTFT p99 "
+            f"{seconds(each.ttft_p99_s):>6}, {each.replica_hours:.2f} replica-hours, "
+            f"at most {each.most_replicas}"
         )
+    say(f"Wrote {scaling(found).save(to / 'scaling.png')}")
     return [each.as_dict() for each in found]

@@ -83,20 +83,24 @@ def _require_rate(rate_per_s: float) -> None:
         raise ConfigError(f"a rate of {rate_per_s} per second", "use a rate above 0")
 
 
+def wave_rate(low_per_s: float, high_per_s: float, wave_s: float, time_s: float) -> float:
+    """A rate that swings like a sine between two, from the low one, once in `wave_s` seconds."""
+    share = (1 - math.cos(2 * math.pi * time_s / wave_s)) / 2
+    return low_per_s + (high_per_s - low_per_s) * share
+
+
 def waves(
     low_per_s: float, high_per_s: float, wave_s: float, rng: random.Random
 ) -> Iterator[float]:
-    """Poisson arrivals whose rate swings like a sine between two rates, once in `wave_s` seconds.
+    """Poisson arrivals at the rate of `wave_rate`.
 
     By thinning (Lewis and Shedler, 1979): candidates at the high rate, kept with probability
-    rate(t) / high. Begins at the low rate.
+    rate(t) / high.
     """
     _require_rate(low_per_s)
     _require_rate(high_per_s)
     time_s = 0.0
     while True:
         time_s += rng.expovariate(high_per_s)
-        share = (1 - math.cos(2 * math.pi * time_s / wave_s)) / 2
-        rate_per_s = low_per_s + (high_per_s - low_per_s) * share
-        if rng.random() * high_per_s < rate_per_s:
+        if rng.random() * high_per_s < wave_rate(low_per_s, high_per_s, wave_s, time_s):
             yield time_s

@@ -7,7 +7,7 @@ be paid for with warm capacity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -83,13 +83,17 @@ class Scaling(Protocol):
     def __call__(self, signals: Signals) -> int: ...
 
 
+TOKENS, AGE, FULLNESS = BACKLOG = ("queued tokens", "queue age", "KV pressure")
+
+
 @dataclass(slots=True)
 class OnBacklog:
     """Scale on what waits: queued tokens, the age of the queue, and KV pressure.
 
     As many replicas as work off the queued tokens within `drain_s`; one more while the oldest has
     waited that long or the KV cache is nearly full. One fewer after `calm` looks in a row at which
-    nobody waited and the KV cache of the others had room.
+    nobody waited and the KV cache of the others had room. `looks_at` leaves out what it does not
+    name when more are asked for, to see what each signal is worth.
     """
 
     tokens_per_s: float
@@ -97,6 +101,7 @@ class OnBacklog:
     max_kv_pressure: float = 0.85
     max_running: int = 128
     calm: int = 4
+    looks_at: Collection[str] = BACKLOG
     _num_calm: int = field(default=0, init=False)
 
     def __call__(self, signals: Signals) -> int:
@@ -105,8 +110,10 @@ class OnBacklog:
             signals.kv_pressure / self.max_kv_pressure,
             signals.num_running / (self.max_running * signals.num_replicas),
         )
-        is_late = signals.oldest_wait_s > self.drain_s or fullness > 1
-        needed = math.ceil(signals.queued_tokens / (self.tokens_per_s * self.drain_s))
+        is_old = AGE in self.looks_at and signals.oldest_wait_s > self.drain_s
+        is_late = is_old or (FULLNESS in self.looks_at and fullness > 1)
+        queued_tokens = signals.queued_tokens if TOKENS in self.looks_at else 0
+        needed = math.ceil(queued_tokens / (self.tokens_per_s * self.drain_s))
         if needed > count or (is_late and not signals.num_loading):
             self._num_calm = 0
             return max(needed, count + 1)
@@ -130,6 +137,24 @@ class OnUtilisation:
 
     def __call__(self, signals: Signals) -> int:
         return max(1, math.ceil(signals.num_replicas * signals.utilisation / self.target))
+
+
+@dataclass(slots=True)
+class OnForecast:
+    """`rule`, but no fewer than what is forecast for `ahead_s` later takes.
+
+    A replica serves only when its model has loaded: `ahead_s` is that time, and one look more.
+    """
+
+    rule: Scaling
+    rate_per_s: Callable[[float], float]
+    """Forecast requests per second at a time."""
+    per_replica_per_s: float
+    ahead_s: float
+
+    def __call__(self, signals: Signals) -> int:
+        coming = max(self.rate_per_s(signals.now_s + s) for s in (0.0, self.ahead_s))
+        return max(self.rule(signals), math.ceil(coming / self.per_replica_per_s))
 
 
 @dataclass(frozen=True, slots=True)

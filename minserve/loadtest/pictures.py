@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from minserve.loadtest.capacity import Evaluation
 from minserve.loadtest.distributions import Distribution
 from minserve.loadtest.measures import SHARES, Tally
 from minserve.pictures import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Picture, canvas, panels
@@ -188,3 +189,23 @@ def hockey_stick(
     return Picture(
         figure, f"Time to first token at {len(rows)} rates: flat, then steep; {said} that does."
     )
+
+
+def scaling(found: Sequence[Evaluation]) -> Picture:
+    """Replicas that serve, and tokens that wait, over time: a row for each rule."""
+    figure, axes = panels(len(found), 9.0, 0.6 + 0.95 * len(found))
+    most_tokens = max((tokens for each in found for *_, tokens in each.history), default=0) or 1
+    for ax, each in zip(axes, found, strict=True):
+        times_s, replicas, tokens = zip(*each.history, strict=True)
+        ax.step(times_s, replicas, color=BLUE, where="post")
+        ax.set_ylim(0, 1.15 * max(rule.most_replicas for rule in found))
+        ax.set_title(f"{each.name}: {each.attainment:.1%} good", loc="left", fontsize=9)
+        ax.tick_params(axis="y", colors=BLUE)
+        waiting = ax.twinx()
+        waiting.fill_between(times_s, tokens, color=VERMILION, alpha=0.4, linewidth=0)
+        waiting.set_ylim(0, 1.15 * most_tokens)
+        waiting.tick_params(axis="y", colors=VERMILION)
+        waiting.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel("seconds; line: replicas that serve; area: tokens that wait")
+    said = ", ".join(f"{each.name} {each.attainment:.1%}" for each in found)
+    return Picture(figure, f"Two waves of load under each rule. Good requests: {said}.")

@@ -6,11 +6,20 @@ import math
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from minserve.clock import EventLoop, VirtualClock
 from minserve.loadtest import datasets
-from minserve.loadtest.arrivals import waves
-from minserve.loadtest.capacity import Evaluation, OnBacklog, OnUtilisation, Scaling, Signals
+from minserve.loadtest.arrivals import wave_rate, waves
+from minserve.loadtest.capacity import (
+    BACKLOG,
+    Evaluation,
+    OnBacklog,
+    OnForecast,
+    OnUtilisation,
+    Scaling,
+    Signals,
+)
 from minserve.loadtest.datasets import Call, Encode
 from minserve.loadtest.generator import Pace, send_in_process
 from minserve.loadtest.measures import Objectives, Tally
@@ -104,33 +113,43 @@ def compare_scaling(
     rate_per_s: float,
     *,
     swing: float = 3.0,
-    wave_s: float = 1200.0,
+    wave_s: float = 600.0,
+    every_s: float = 15.0,
     most: int = 16,
     max_running: int = 128,
 ) -> list[Evaluation]:
-    """Scaling on backlog against scaling on utilisation, over two waves of load (O2).
+    """Rules that scale on one signal, on all, and on a forecast besides, over two waves (O2).
 
     The rate swings between `rate_per_s / swing` and `rate_per_s`, up and down in `wave_s` seconds.
-    A fleet of fixed size stands beside them, as large as the largest that scaling came to.
+    A fleet of fixed size stands beside them, as large as the largest that scaling came to. A
+    replica is taken to bear 70 % of what it can serve when everything waits.
     """
     alone = run(replace(setup, num_replicas=1), replace(traffic, rate_per_s=math.inf).calls())
-    tokens_per_s = alone.measures().total_tokens_per_s or 1.0
+    m = alone.measures()
+    tokens_per_s, bears_per_s = m.total_tokens_per_s or 1.0, 0.7 * (m.requests_per_s or 1.0)
+    wave = partial(wave_rate, rate_per_s / swing, rate_per_s, wave_s)
+    drain_s = (objectives.ttft_s or 2.0) / 2
 
     def calls() -> Iterator[Call]:
-        mean = rate_per_s * (1 + 1 / swing) / 2
-        count = int(2 * wave_s * mean)
+        count = int(2 * wave_s * rate_per_s * (1 + 1 / swing) / 2)
         samples = (call.sample for call in replace(traffic, num_prompts=count).calls())
         rng = random.Random(f"waves/{traffic.seed}")
         return datasets.calls(waves(rate_per_s / swing, rate_per_s, wave_s, rng), samples, count)
 
-    def evaluate(name: str, rule: Scaling, start: int) -> Evaluation:
+    def evaluate(name: str, rule: Scaling, start: int = 1) -> Evaluation:
         fleet = replace(setup, num_replicas=start)
-        return autoscaled(name, fleet, calls(), rule, objectives, most=most)
+        return autoscaled(name, fleet, calls(), rule, objectives, every_s=every_s, most=most)
 
-    drain_s = (objectives.ttft_s or 2.0) / 2
-    found = [
-        evaluate("backlog", OnBacklog(tokens_per_s, drain_s, max_running=max_running), 1),
-        evaluate("utilisation", OnUtilisation(), 1),
-    ]
+    def on(*signals: str) -> OnBacklog:
+        return OnBacklog(tokens_per_s, drain_s, max_running=max_running, looks_at=signals)
+
+    ahead_s = setup.profile.load_s + every_s
+    rules: dict[str, Scaling] = {
+        "utilisation": OnUtilisation(),
+        **{signal: on(signal) for signal in BACKLOG},
+        "all three": on(*BACKLOG),
+        "and a forecast": OnForecast(on(*BACKLOG), wave, bears_per_s, ahead_s),
+    }
+    found = [evaluate(name, rule) for name, rule in rules.items()]
     largest = max(each.most_replicas for each in found)
     return [*found, evaluate(f"{largest} fixed", lambda signals: largest, largest)]
