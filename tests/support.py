@@ -16,6 +16,12 @@ from minserve.events import Event, EventLog, Finished, TokensProduced
 from minserve.execution.executor import Row, StepPlan, StepResult, accepted
 from minserve.request import FinishReason, Request, SamplingParams, Status
 from minserve.scheduling.batching import ContinuousBatching, DynamicBatching, StaticBatching
+from minserve.scheduling.ordering import (
+    EarliestDeadline,
+    FirstComeFirstServed,
+    PriorityWithAgeing,
+    VirtualTokenCounter,
+)
 
 VOCAB = 997
 
@@ -327,6 +333,8 @@ policies = st.one_of(
     st.builds(DynamicBatching, st.integers(1, 4), st.floats(0, 3)),
 )
 
+ORDERINGS = [FirstComeFirstServed, EarliestDeadline, PriorityWithAgeing, VirtualTokenCounter]
+
 # Prompts of few different tokens, and one document that many begin with: prefixes are often equal.
 DOCUMENT = tuple(range(500, 520))
 prompts = st.builds(
@@ -334,3 +342,10 @@ prompts = st.builds(
     st.integers(0, 12),
     st.lists(st.integers(1, 2), max_size=5),
 )
+
+
+def thrashing_engine(**more):
+    """Three requests that fit one by one, but not together: they must preempt each other."""
+    engine = content_engine(num_blocks=6, block_size=2, **more)
+    requests = [ask(f"r{n}", (*DOCUMENT[:3], n), max_tokens=8) for n in range(3)]
+    return engine, requests
