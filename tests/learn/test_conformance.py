@@ -37,7 +37,6 @@ def test_right_parts_are_accepted_however_they_are_written(part, which):
 
 
 def test_every_part_is_tried_with_two_right_and_six_wrong_variants():
-    assert set(RIGHT) == set(WRONG) == set(SLOTS)
     assert all(len(RIGHT[part][1]) >= 2 and len(WRONG[part]) >= 6 for part in SLOTS)
 
 

@@ -10,7 +10,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from variants import ESTIMATE, POOL
+from variants.block_pool import POOL
+from variants.kv_bytes_per_token import ESTIMATE
 
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.learn import parts as learn_parts

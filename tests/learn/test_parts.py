@@ -13,7 +13,8 @@ import time
 from itertools import count
 
 import pytest
-from variants import ESTIMATE, ESTIMATE_BY_PARTS, POOL, POOL_OF_OWN_BOOKS
+from variants.block_pool import POOL, POOL_OF_OWN_BOOKS
+from variants.kv_bytes_per_token import ESTIMATE, ESTIMATE_BY_PARTS
 
 from minserve.engine import Engine
 from minserve.errors import ConfigError

@@ -6,7 +6,8 @@ import random
 import textwrap
 
 import pytest
-from variants_prefix import CACHE, CACHE_OF_CHILDREN, HASHES_BY_JSON
+from variants.block_hashes import HASHES_BY_JSON
+from variants.prefix_cache import CACHE, CACHE_OF_CHILDREN
 
 from minserve.engine import Engine
 from minserve.errors import BlockError

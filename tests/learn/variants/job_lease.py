@@ -1,6 +1,4 @@
-"""Variants of `job_lease`; see `variants` for the form of the tables."""
-
-from __future__ import annotations
+"""Variants of `job_lease`; see `variants` for their form."""
 
 LEASE = """
     from minserve.learn.leases import DEAD, DONE, QUEUED, RUNNING, LeaseBase
@@ -44,6 +42,7 @@ LEASE = """
         def _end_attempt(self, job):
             job.state = DEAD if job.attempts >= self.max_attempts else QUEUED
 """
+
 LEASE_SPELLED_OUT = """
     from minserve.learn.leases import LeaseBase
 
@@ -84,88 +83,89 @@ LEASE_SPELLED_OUT = """
             return True
 """
 
-RIGHT = {"job_lease": ("JobLease", {"held": LEASE, "spelled out": LEASE_SPELLED_OUT})}
-
 _COMPLETE = """job = self._held(job_id, token)
             if job:
                 job.state, job.result"""
+
 _FAIL = """job = self._held(job_id, token)
             if job:
                 self._end_attempt(job)"""
+
 _ANY_TOKEN = "job = self.jobs[job_id] if self.jobs[job_id].state == RUNNING else None"
+
 _RENEWS = "if job:\n                job.lease_until_s = now_s"
+
 _FIRST = "for job in self.jobs.values():\n                if job.state == QUEUED"
 
+RIGHT = ("JobLease", {"held": LEASE, "spelled out": LEASE_SPELLED_OUT})
 WRONG = {
-    "job_lease": {
-        "marks nothing": ("job.state = RUNNING", "pass", "one_holder", "leased until 10"),
-        "the last first": (
-            _FIRST,
-            _FIRST.replace("self.jobs.values()", "reversed(self.jobs.values())"),
-            "in_order",
-            "first to arrive",
-        ),
-        "lost for ever": (
-            "job.lease_until_s <= now_s",
-            "False",
-            "lost_lease_returns",
-            "for dead",
-        ),
-        "one token for all": ("job.token += 1", "job.token = 1", "fresh_token", "larger token"),
-        "counts nothing": ("job.attempts += 1", "pass", "counted_at_claim", "killed 2 workers"),
-        "tries for ever": (
-            "DEAD if job.attempts >= self.max_attempts else QUEUED",
-            "QUEUED",
-            "counted_at_claim",
-            "killed 2 workers",
-        ),
-        "renews nothing": (
-            _RENEWS,
-            _RENEWS.replace("if job", "if False"),
-            "renewed_lease_holds",
-            "until 18",
-        ),
-        "renewals add up": (
-            _RENEWS,
-            _RENEWS.replace("= now_s", "+= 0"),
-            "renewal_starts_now",
-            "counts from now",
-        ),
-        "no fence": (
-            "job.state == RUNNING and job.token == token",
-            "job.state == RUNNING",
-            "zombie_cannot_renew",
-            "is old",
-        ),
-        "completes twice": (
-            "job.state == RUNNING and job.token == token",
-            "job.token == token",
-            "completes_once",
-            "done already",
-        ),
-        "completes for anybody": (
-            _COMPLETE,
-            _COMPLETE.replace("job = self._held(job_id, token)", _ANY_TOKEN),
-            "zombie_cannot_complete",
-            "token 1 is old, 2 holds the job",
-        ),
-        "forgets to let go": (
-            _FAIL,
-            _FAIL.replace("self._end_attempt(job)", "pass"),
-            "fails_and_returns",
-            "one attempt is left",
-        ),
-        "fails for ever": (
-            _FAIL,
-            _FAIL.replace("self._end_attempt(job)", "job.state = QUEUED"),
-            "budget_ends",
-            "its only attempt has failed",
-        ),
-        "fails for anybody": (
-            _FAIL,
-            _FAIL.replace("job = self._held(job_id, token)", _ANY_TOKEN),
-            "zombie_cannot_fail",
-            "token 1 is old, 2 holds the job",
-        ),
-    }
+    "marks nothing": ("job.state = RUNNING", "pass", "one_holder", "leased until 10"),
+    "the last first": (
+        _FIRST,
+        _FIRST.replace("self.jobs.values()", "reversed(self.jobs.values())"),
+        "in_order",
+        "first to arrive",
+    ),
+    "lost for ever": (
+        "job.lease_until_s <= now_s",
+        "False",
+        "lost_lease_returns",
+        "for dead",
+    ),
+    "one token for all": ("job.token += 1", "job.token = 1", "fresh_token", "larger token"),
+    "counts nothing": ("job.attempts += 1", "pass", "counted_at_claim", "killed 2 workers"),
+    "tries for ever": (
+        "DEAD if job.attempts >= self.max_attempts else QUEUED",
+        "QUEUED",
+        "counted_at_claim",
+        "killed 2 workers",
+    ),
+    "renews nothing": (
+        _RENEWS,
+        _RENEWS.replace("if job", "if False"),
+        "renewed_lease_holds",
+        "until 18",
+    ),
+    "renewals add up": (
+        _RENEWS,
+        _RENEWS.replace("= now_s", "+= 0"),
+        "renewal_starts_now",
+        "counts from now",
+    ),
+    "no fence": (
+        "job.state == RUNNING and job.token == token",
+        "job.state == RUNNING",
+        "zombie_cannot_renew",
+        "is old",
+    ),
+    "completes twice": (
+        "job.state == RUNNING and job.token == token",
+        "job.token == token",
+        "completes_once",
+        "done already",
+    ),
+    "completes for anybody": (
+        _COMPLETE,
+        _COMPLETE.replace("job = self._held(job_id, token)", _ANY_TOKEN),
+        "zombie_cannot_complete",
+        "token 1 is old, 2 holds the job",
+    ),
+    "forgets to let go": (
+        _FAIL,
+        _FAIL.replace("self._end_attempt(job)", "pass"),
+        "fails_and_returns",
+        "one attempt is left",
+    ),
+    "fails for ever": (
+        _FAIL,
+        _FAIL.replace("self._end_attempt(job)", "job.state = QUEUED"),
+        "budget_ends",
+        "its only attempt has failed",
+    ),
+    "fails for anybody": (
+        _FAIL,
+        _FAIL.replace("job = self._held(job_id, token)", _ANY_TOKEN),
+        "zombie_cannot_fail",
+        "token 1 is old, 2 holds the job",
+    ),
 }
