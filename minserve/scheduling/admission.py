@@ -34,6 +34,8 @@ LOOK_EVERY_S = 0.05
 MAX_PROMISE_S = 60.0
 """The longest that others' return can put off one's own: a flood is not to close the service."""
 ONLINE = frozenset(WorkloadClass) - OFFLINE
+FORGET_FROM = 1_000
+"""So many accounts are kept before those are looked for that can be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,7 @@ class Admission:
         self._promised = dict.fromkeys(WorkloadClass, 0.0)
         self._promised_s = 0.0
         self._accounts: dict[str, _Account] = {}
+        self._forget_at = FORGET_FROM
         self._output_share = DecayingRatio(1.0)
         self._kv_pressure = 0.0
         self._looked_s = -INF
@@ -350,6 +353,8 @@ class Admission:
             self._promised[kind] = min(max(0.0, tokens - rate * past_s), rate * MAX_PROMISE_S)
 
     def _account(self, name: str, quota: Quota, now_s: float) -> _Account:
+        if len(self._accounts) >= self._forget_at:
+            self._forget(now_s)
         account, rate = self._accounts.setdefault(name, _Account()), quota.tokens_per_s
         if not rate:
             account.bucket = None
@@ -360,6 +365,19 @@ class Admission:
             # The records may have changed since.
             account.bucket.tokens_per_s, account.bucket.burst_tokens = rate, rate * self.burst_s
         return account
+
+    def _forget(self, now_s: float) -> None:
+        """Drop the accounts that are as a new one would be: nothing under way, nothing spent."""
+        for account in self._accounts.values():
+            if account.bucket:
+                account.bucket.refill(now_s)
+        self._accounts = {
+            name: account
+            for name, account in self._accounts.items()
+            if account.num_unfinished
+            or (account.bucket and account.bucket.level < account.bucket.burst_tokens)
+        }
+        self._forget_at = max(FORGET_FROM, 2 * len(self._accounts))
 
     def _enter(self, request: Request, account: _Account, num_tokens: int) -> None:
         entry = _Entry(request, account, num_tokens, request.sampling.n)

@@ -75,7 +75,8 @@ class VirtualTokenCounter(Ordering):
     """The tenant that has been served least goes first (Sheng et al., 2024).
 
     An output token counts as `output_weight` prompt tokens. A tenant that was away starts level
-    with the least served tenant that is active: being idle saves up no credit.
+    with the least served tenant that is active: being idle saves up no credit. Where nobody is
+    active all are level, so who is away is remembered only as far as it was served more.
     """
 
     is_fixed = False
@@ -94,8 +95,9 @@ class VirtualTokenCounter(Ordering):
         tenant = request.identity.tenant
         tenants = {other.identity.tenant for other in active}
         if tenant not in tenants:
-            floor = min((self.counters[other] for other in tenants), default=0.0)
-            self.counters[tenant] = max(self.counters.get(tenant, 0.0), floor)
+            floor = min((self.counters[other] for other in tenants), default=float("inf"))
+            self.counters = {t: c for t, c in self.counters.items() if t in tenants or c > floor}
+            self.counters.setdefault(tenant, floor if tenants else 0.0)
 
     def served(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
         cost = num_prefill_tokens + self.output_weight * num_output_tokens

@@ -287,6 +287,23 @@ def test_a_tenant_over_its_quota_does_not_touch_another():
     assert isinstance(admission.ask(b1, 0.0, quota), Admit)
 
 
+def test_accounts_that_are_as_new_are_forgotten_and_no_other():
+    admission = Admission(EventLog(), AdmissionPolicy({STANDARD: ClassBudget(10**9, 10**9)}))
+    quota = PlainQuota(max_concurrent=5, tokens_per_s=100.0)
+    admission.ask(ask("open", 10, 5, identity=Identity("open")), 0.0, quota)
+    for n in range(20_000):
+        now_s = float(n)
+        request = ask(f"r{n}", 10, 5, identity=Identity(f"t{n}"))
+        assert isinstance(admission.ask(request, now_s, quota), Admit)
+        admission.leave(request.id)
+        if n % 9 == 0:  # owes something, for ten seconds from now
+            admission._accounts[f"t{n}"].bucket.level -= 999.0
+    assert len(admission._accounts) <= 2_000
+    assert admission._accounts["open"].num_unfinished == 1
+    debtor = admission._accounts["t19998"]
+    assert debtor.bucket.level < 1_000.0
+
+
 def test_two_that_arrive_together_cannot_both_take_the_last_place():
     from concurrent.futures import ThreadPoolExecutor
 

@@ -174,3 +174,29 @@ def test_an_output_token_weighs_as_the_weight_says():
     engine.submit(ask("a", 7, 4, identity=Identity("t")), 0.0)
     drain(engine)
     assert ordering.counters == {"t": 7 + 3.0 * 4}
+
+
+def test_who_is_away_is_forgotten_unless_it_was_served_more_than_the_least_of_those_here():
+    ordering = VirtualTokenCounter(output_weight=1.0)
+    stays = ask("stays", identity=Identity("stays"))
+    ordering.arrived(stays, [])
+    for n in range(2_000):
+        guest = ask(f"r{n}", identity=Identity(f"t{n}"))
+        ordering.arrived(guest, [stays])
+        ordering.served(guest, n % 7, 0)
+        ordering.served(stays, 0, 1)
+    assert len(ordering.counters) < 20
+    assert ordering.counters["t1999"] == 1_999.0 + 1_999 % 7
+    ordering.arrived(guest, [stays])
+    assert ordering.counters["t1999"] == 2_003.0
+
+
+def test_when_nobody_is_there_all_are_level():
+    ordering = VirtualTokenCounter()
+    engine = content_engine(ordering=ordering)
+    for n in range(50):
+        engine.submit(ask(f"r{n}", identity=Identity(f"t{n}")), float(n))
+        drain(engine, float(n))
+    assert len(ordering.counters) == 1
+    engine.submit(ask("again", identity=Identity("t0")), 99.0)
+    assert ordering.counters == {"t0": 0.0}
