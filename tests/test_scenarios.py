@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from minserve.clock import VirtualClock, WallClock
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.loadtest.workload import Workload
 from minserve.scenarios import SCENARIOS, Bench
-from minserve.scenarios.arena import compete, field, pools
+from minserve.scenarios.arena import Score, compete, field, pools, pools_verdict, verdict
 from minserve.simulator.profile import H100_LLAMA_8B, NANO
 
 NAMES = (
@@ -104,6 +105,26 @@ def test_arena_ranks_and_loses_nobody():
     by_name = {score.name: score for score in scores}
     assert by_name["earliest deadline"].deadlines_met >= by_name["first come"].deadlines_met
     assert by_name["prefill first"].itl_p99_s >= by_name["first come"].itl_p99_s
+    assert verdict(scores, 150).holds
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("earliest deadline", {"deadlines_met": 0.5}),
+        ("virtual token counter", {"service_gap": 0.5}),
+        ("prefill first", {"itl_p99_s": 0.01}),
+        ("first come", {"num_ok": 9}),
+        ("yours", {"num_ok": 9}),
+    ],
+)
+def test_arena_fails_where_a_policy_does_not_what_it_is_for(name, change):
+    names = [*(entrant.name for entrant in field()), "yours"]
+    scores = [Score(each, 0.8, 1.0, 0.02, 100.0, 0.2, 10) for each in names]
+    assert verdict(scores, 10).holds
+    broken = [replace(s, **change) if s.name == name else s for s in scores]
+    outcome = verdict(broken, 10)
+    assert not outcome.holds and (name in outcome.said) == ("num_ok" in change)
 
 
 def test_pools_apart_smooth_answers_and_delay_first_tokens():
@@ -114,3 +135,6 @@ def test_pools_apart_smooth_answers_and_delay_first_tokens():
     assert chunked.output_tokens == apart.output_tokens
     assert apart["itl.p99"] < 0.7 * chunked["itl.p99"]
     assert apart["ttft.p50"] > chunked["ttft.p50"]
+    assert pools_verdict(found).holds
+    swapped = dict(zip(found, (apart, chunked), strict=True))
+    assert not pools_verdict(swapped).holds, "it fails where pools apart are the worse"

@@ -30,13 +30,15 @@ def arena(
     pools: Annotated[
         bool, typer.Option("--pools", help="Ask of hardware instead: prefill in a pool of its own?")
     ] = False,
+    to: Annotated[Path, typer.Option("--out", help="Folder for the picture.")] = Path("artifacts"),
     json: Json = False,
 ) -> None:
     """Serve held-out Northstar traffic under each policy, on the virtual clock, and rank them.
 
     Ranked by deadlines met; beside them the tail, the smoothness, the throughput, and how far one
     tenant's service fell behind another's while both had work waiting. Exit code 1 if a policy
-    loses a request. The traffic comes in bursts, its seed is none of the lessons'.
+    loses a request, or the four do not what they are for. The traffic comes in bursts, its seed is
+    none of the lessons'.
 
     Examples:
 
@@ -47,14 +49,17 @@ def arena(
     - `minserve arena --pools`: disaggregated prefill and decode against chunked prefill
     """
     from minserve.cli.live import stage
-    from minserve.scenarios.arena import Entrant, compete, field
+    from minserve.cli.picture import make_folder
+    from minserve.cli.scenario import show
+    from minserve.scenarios.arena import EXPECTED, QUESTION, Entrant, compete, field, verdict
 
     if requests < 1 or not 0 < load < 100:
         raise ConfigError(
             f"{requests} requests at load {load}", "use 1 or more, and a load above 0"
         )
+    make_folder(to)
     if pools:
-        return _pools(requests, seed, json)
+        return _pools(requests, seed, to, json)
     entrants = list(field())
     if policy or ordering:
         plain = entrants[0]
@@ -70,13 +75,13 @@ def arena(
         scores = compete(entrants, lambda: traffic, profile)
     say = out().print
     say(_table(scores, f"Northstar traffic at {load:g} x saturation, seed {seed}"))
-    lost = [score.name for score in scores if score.num_ok < requests]
-    if lost:
-        say(f"[bold]Not every request was served by: {', '.join(lost)}.[/bold]")
     say("Virtual clock, costs of northstar-nano's size, prefix cache on and cold in each run.")
+    outcome = verdict(scores, requests)
+    show("arena", QUESTION, EXPECTED, outcome, to / "arena.png")
     if json:
-        print_json({"load": load, "seed": seed, "scores": [score.as_dict() for score in scores]})
-    if lost:
+        made = [score.as_dict() for score in scores]
+        print_json({"load": load, "seed": seed, "holds": outcome.holds, "scores": made})
+    if not outcome.holds:
         raise typer.Exit(1)
 
 
@@ -134,11 +139,12 @@ def _table(scores, title: str):
     return table
 
 
-def _pools(requests: int, seed: int, json: bool) -> None:
+def _pools(requests: int, seed: int, to: Path, json: bool) -> None:
     from minserve.cli.live import stage
+    from minserve.cli.scenario import show
     from minserve.loadtest.pictures import seconds
     from minserve.loadtest.workload import Workload
-    from minserve.scenarios.arena import pools
+    from minserve.scenarios.arena import POOLS_EXPECTED, POOLS_QUESTION, pools, pools_verdict
     from minserve.simulator.profile import H100_LLAMA_8B
 
     traffic = Workload("azure", num_prompts=requests, rate_per_s=24.0, seed=seed)
@@ -150,15 +156,11 @@ def _pools(requests: int, seed: int, json: bool) -> None:
     names = ("ttft.p50", "ttft.p99", "itl.p50", "itl.p99", "e2e.p50")
     for name, m in found.items():
         say(f"  {name:<16}" + "".join(f"  {at} {seconds(m[at])}" for at in names))
-    chunked, apart = found.values()
-    holds = apart["itl.p99"] < 0.7 * chunked["itl.p99"]
-    say(
-        f"{'Holds' if holds else 'FAILS'}: apart, no prompt ever stops an answer: the p99 gap "
-        f"between tokens is {apart['itl.p99'] / chunked['itl.p99']:.0%} of the chunked one, and "
-        f"first tokens take {apart['ttft.p50'] / chunked['ttft.p50']:.1f} x as long."
-    )
+    outcome = pools_verdict(found)
+    show("pools", POOLS_QUESTION, POOLS_EXPECTED, outcome, to / "pools.png")
     if json:
         figures = {name: {at: m[at] for at in names} for name, m in found.items()}
-        print_json({"holds": holds, "profile": H100_LLAMA_8B.name, "figures": figures})
-    if not holds:
+        profile = H100_LLAMA_8B.name
+        print_json({"holds": outcome.holds, "profile": profile, "figures": figures})
+    if not outcome.holds:
         raise typer.Exit(1)

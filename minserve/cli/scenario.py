@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
 import typer
@@ -55,12 +56,7 @@ def scenario(
         with stage(f"running {each}"):
             outcome = chosen.run(bench)
         found[each] = outcome.as_dict() | {"question": chosen.question, "expected": chosen.expected}
-        say(f"[bold]{each}[/bold]: {chosen.question}")
-        say(f"  expected: {chosen.expected}")
-        mark = "[bold green]holds[/bold green]" if outcome.holds else "[bold red]FAILS[/bold red]"
-        say(f"  {mark}: {outcome.said}.")
-        path = picture(outcome, chosen.question).save(to / f"scenario-{each}.png")
-        say(f"  wrote {path}")
+        show(each, chosen.question, chosen.expected, outcome, to / f"scenario-{each}.png")
     where = model or "the simulator"
     say(f"Ran on {where}, seed {seed}; prefix caches cold at the start of each run.")
     holds = all(each["holds"] for each in found.values())
@@ -70,6 +66,16 @@ def scenario(
         print_json({"holds": holds, "ran_on": where, "machine": describe(), "scenarios": found})
     if not holds:
         raise typer.Exit(1)
+
+
+def show(name: str, question: str, expected: str, outcome, path: Path) -> None:
+    """Question, expectation and result in words, and the picture at `path`."""
+    say = out().print
+    say(f"[bold]{name}[/bold]: {question}")
+    say(f"  expected: {expected}")
+    mark = "[bold green]holds[/bold green]" if outcome.holds else "[bold red]FAILS[/bold red]"
+    say(f"  {mark}: {outcome.said}.")
+    say(f"  wrote {picture(outcome, question).save(path)}")
 
 
 def picture(outcome, title: str):
@@ -92,7 +98,7 @@ def picture(outcome, title: str):
     ax.set_yticks([at for at, _ in labels], [label for _, label in labels])
     ax.set_xlabel(outcome.unit)
     ax.margins(x=0.15)
-    ax.set_title(title, loc="left")
+    figure.suptitle(fill(title, 90), x=0.01, ha="left")
     return Picture(
         figure, f"{title} {'It holds' if outcome.holds else 'It fails'}: {outcome.said}."
     )

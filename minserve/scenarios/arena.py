@@ -17,6 +17,7 @@ from minserve.loadtest.datasets import Call
 from minserve.loadtest.generator import send_in_process
 from minserve.loadtest.measures import Measures, Tally
 from minserve.request import Request
+from minserve.scenarios.lab import Outcome
 from minserve.scheduling.batching import BatchingPolicy, ContinuousBatching, Decision, Snapshot
 from minserve.scheduling.ordering import (
     EarliestDeadline,
@@ -153,6 +154,37 @@ class _Served:
             self._active[tenant] -= 1
 
 
+QUESTION = "Far more comes than can be served. Whose answers does each policy keep in time?"
+EXPECTED = (
+    "Earliest deadline first keeps the most; counting tokens per tenant is the fairest; prompts "
+    "first makes answers stall; and no policy loses a request."
+)
+
+
+def verdict(scores: Iterable[Score], num_requests: int) -> Outcome:
+    """Whether the four do what they are for. Entrants besides them must only lose nothing."""
+    of = {score.name: score for score in scores}
+    plain, deadline, prompts, tokens = (of[entrant.name] for entrant in field())
+    lost = [name for name, score in of.items() if score.num_ok < num_requests]
+    holds = (
+        deadline.deadlines_met >= plain.deadlines_met
+        and tokens.service_gap <= plain.service_gap
+        and prompts.itl_p99_s >= plain.itl_p99_s
+        and not lost
+    )
+    said = (
+        f"in time were {deadline.deadlines_met:.1%} by deadline and {plain.deadlines_met:.1%} as "
+        f"they came; one tenant lagged behind by {plain.service_gap:.1%} of all tokens, and by "
+        f"{tokens.service_gap:.1%} where they are counted"
+    )
+    bars = {
+        name: {score.name: getattr(score, field) for score in of.values()}
+        for name, field in (("in time", "deadlines_met"), ("service gap", "service_gap"))
+    }
+    said += f"; lost requests: {', '.join(lost)}" if lost else ""
+    return Outcome(holds, said, bars, "share")
+
+
 # -- pools apart
 
 
@@ -261,3 +293,26 @@ def pools(
             )
         ),
     }
+
+
+POOLS_QUESTION = "Four engines: does prefill belong in a pool of its own?"
+POOLS_EXPECTED = (
+    "Apart, no prompt stops an answer, so gaps between tokens shrink; but fewer engines compute "
+    "prompts, so first tokens take longer."
+)
+
+
+def pools_verdict(found: dict[str, Measures]) -> Outcome:
+    """Whether the trade is what it is expected to be: see `pools`."""
+    chunked, apart = found.values()
+    gaps, firsts = (apart[at] / chunked[at] for at in ("itl.p99", "ttft.p50"))
+    bars = {
+        name: {case: m[at] for case, m in found.items()}
+        for name, at in (("TTFT p50", "ttft.p50"), ("TTFT p99", "ttft.p99"), ("ITL p99", "itl.p99"))
+    }
+    return Outcome(
+        gaps < 0.7 and firsts > 1 and chunked.num_ok == apart.num_ok,
+        f"apart, the p99 gap between tokens is {gaps:.0%} of the chunked one, and first tokens "
+        f"take {firsts:.1f} x as long",
+        bars,
+    )
