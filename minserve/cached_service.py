@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 from minserve.cascaded_service import CascadedService
 from minserve.request import FinishReason, Request
@@ -157,9 +158,12 @@ class CachedService:
     def _lead(self, asked: _Asked) -> None:
         asked.is_leading = True
         asked.began_s, asked.since = self.now_s(), self.cache.num_events()
-        self.service.submit(
-            asked.request, lambda output: self._hear(asked, output), asked.quota, asked.wording
-        )
+        request, listener = asked.request, partial(self._hear, asked)
+        try:
+            self.service.submit(request, listener, asked.quota, asked.wording)
+        except Exception as error:  # nobody is to wait for what has not begun
+            log.exception("request %s could not be submitted", request.id)
+            listener(Ended(0, FinishReason.ERROR, f"{type(error).__name__}: {error}"))
 
     def _hear(self, asked: _Asked, output: Output) -> None:
         """The leader's outputs go on as they come, and are kept for those who wait."""
@@ -177,7 +181,7 @@ class CachedService:
                 if reason is FinishReason.CANCELLED:
                     self._leave(asked)
                 elif reason is FinishReason.ERROR:
-                    del self._waiting[asked.request.id]
+                    self._waiting.pop(asked.request.id, None)
                     asked.has_heard = True
                     self._flight.failed(asked.waiter, _Failed(error or "failed"))
                 else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from minserve.errors import ConfigError
 from minserve.request import FinishReason, Request
@@ -103,12 +104,17 @@ class CascadedService:
     def _try(self, run: _Run, number: int) -> None:
         route = self._routes[number]
         id = f"{run.request.id}@{number}" if number else run.request.id
-        asked = route.request_of(run.request, run.wording, id)
-        if asked is None:
-            return self._end(run, self._failure(run))
-        run.number, run.asked, run.began_s = number, asked, self.client.loop.clock.now_s()
+        run.number, run.began_s = number, self.client.loop.clock.now_s()
         run.text, run.num_tokens, run.num_cached_tokens = "", 0, 0
-        route.service.submit(asked, lambda output: self._hear(run, output), run.quota)
+        try:
+            asked = route.request_of(run.request, run.wording, id)
+            if asked is None:
+                return self._end(run, self._failure(run))
+            run.asked = asked
+            route.service.submit(asked, partial(self._hear, run), run.quota)
+        except Exception:  # nobody is to wait for what has not begun
+            log.exception("request %s could not be sent to %s", id, route.model)
+            self._ended(run, Ended(0, FinishReason.ERROR))
 
     def _hear(self, run: _Run, output: Output) -> None:
         match output:

@@ -112,6 +112,24 @@ def test_a_refused_request_fails_alone_and_is_not_kept():
     assert world.end("r2") == (FinishReason.STOP, "abcde")
 
 
+def test_whoever_cannot_even_be_submitted_leaves_nobody_waiting():
+    world = World()
+    submit = world.service.service.submit
+
+    def fails(request, *more):
+        if request.id == "r0":
+            raise ZeroDivisionError("at once")
+        submit(request, *more)
+
+    world.service.service.submit = fails
+    for number in range(3):
+        world.ask(f"r{number}")
+    world.loop.run()
+    assert world.end("r0")[0] is FinishReason.ERROR
+    assert world.end("r1") == world.end("r2") == (FinishReason.STOP, "abcde")
+    assert not world.service._waiting and not len(world.service._flight)
+
+
 def test_what_was_answered_before_is_answered_again_until_it_expires():
     world = World()
     world.ask("r0")

@@ -193,6 +193,22 @@ def test_who_cannot_be_asked_is_passed_over():
     assert run(world)[2].error.code == "no_valid_answer"
 
 
+@pytest.mark.parametrize("where", ["cheap", "dear"])
+def test_whoever_cannot_be_submitted_is_asked_of_the_next_or_ends(where):
+    world = World()
+
+    def fails(*told):
+        raise ZeroDivisionError
+
+    getattr(world, where).service.submit = fails
+    _, text, end = run(world)
+    if where == "cheap":
+        assert text == '{"a": 1}'
+    else:
+        assert end.error.code == "no_valid_answer"
+    assert world.attempts[where == "dear"].outcome == "error"
+
+
 def test_the_cache_keeps_the_answer_that_passed_with_its_route_and_no_other():
     world = World().with_cache()
     for number in range(3):  # the second and third join the first's flight, or hit

@@ -106,8 +106,9 @@ class SemanticCache:
         thresholds: What `calibrate` made of others.
         verify: A further check of (question asked, question answered); must say True.
         gate: Decides in place of the guards and `verify`.
-        max_entries: Per shelf.
-        max_shelves: Shelves beyond are forgotten, the least recently used first.
+        max_entries: Of all shelves together.
+        max_shelves: Shelves beyond either are forgotten, the least recently used first; of the last
+            one the oldest entries.
     """
 
     def __init__(
@@ -149,9 +150,10 @@ class SemanticCache:
         policy = self.exact.policies[query.answer_class]
         if not policy.semantic or not policy.allows(query) or not query.question.strip():
             return "-", Found("not_allowed")
-        shelf = self._shelves.get((partition_of(query), ShelfKey().of(query)))
-        if not shelf:
+        place = partition_of(query), ShelfKey().of(query)
+        if not (shelf := self._shelves.get(place)):
             return "-", Found("miss")
+        self._shelves.move_to_end(place)
         vector = self.embedder.embed([query.question])[0]
         intent = self._intent(vector)
         if intent is None:
@@ -181,14 +183,17 @@ class SemanticCache:
             place = partition_of(query), ShelfKey().of(query)
             shelf = self._shelves.setdefault(place, Shelf(len(vector), self._max_entries))
             self._shelves.move_to_end(place)
-            while len(self._shelves) > self._max_shelves:
-                self._shelves.popitem(last=False)
             tags = frozenset(tags_of(query, sources))
             shelf.add(vector, Entry(self.exact.key_of(query), query.question, intent, tags))
+            while len(self._shelves) > 1 and self._is_over():
+                self._shelves.popitem(last=False)
         except Exception as error:
             log.warning("semantic cache: %s: %s", type(error).__name__, error)
             return False
         return True
+
+    def _is_over(self) -> bool:
+        return len(self._shelves) > self._max_shelves or self.num_questions > self._max_entries
 
     def invalidate(self, event: CacheEvent, now_s: float) -> int:
         """As `ExactCache.invalidate`; forgets the questions of what is gone as well."""

@@ -189,6 +189,18 @@ def test_a_shelf_is_bounded_and_the_oldest_goes_first(new_store):
     assert cache.look_up(SAME, 1.0).answer is None
 
 
+def test_all_shelves_together_are_bounded_and_the_least_used_goes_first(new_store):
+    cache = make(new_store(), max_entries=3)
+    tenants = [replace(MIA, tenant=f"t{n}") for n in range(4)]
+    for who in tenants[:3]:
+        store(cache, replace(STORED, identity=who))
+    assert ask(cache, replace(SAME, identity=tenants[0])) == "34 days"
+    store(cache, replace(STORED, identity=tenants[3]))
+    found = [ask(cache, replace(SAME, identity=who)) for who in tenants]
+    assert found == ["34 days", "miss", "34 days", "34 days"]
+    assert cache.num_questions == 3
+
+
 # -- the gate
 
 
