@@ -61,7 +61,7 @@ def offline(
     from minserve.benchmarks.offline import measure
     from minserve.benchmarks.runner import PEERS
     from minserve.benchmarks.workloads import workload
-    from minserve.cli.bench import choose
+    from minserve.cli.choices import choose
     from minserve.cli.machine import QUIET_SHARE, CpuUse, describe
     from minserve.errors import ConfigError
     from minserve.execution.precision import Precision, choose_dtype

@@ -64,7 +64,7 @@ def capacity(
 
     - `minserve capacity --model nano --scale 0.1 --goodput ttft:500`
     """
-    from minserve.cli import bench
+    from minserve.cli import choices
     from minserve.cli.picture import make_folder
     from minserve.cli.simulate import profile_of
     from minserve.loadtest.report import as_json_line
@@ -87,7 +87,7 @@ def capacity(
     traffic = replace(asked, max_total_tokens=longest).workload()
     setup = Setup(
         machine,
-        lambda: bench.make_policy("continuous", max_running, token_budget),
+        lambda: choices.make_policy("continuous", max_running, token_budget),
         router=router,
     )
 
@@ -111,7 +111,10 @@ def capacity(
         "traffic": traffic.describe(),
     }
     if request_rate is None:
-        report |= _one_replica(serve(1), target, to, say)
+        report |= bracket(serve(1), 1.0, target, to / "capacity.png", say)
+        best = report["best_per_s"]
+        said = f"One replica bears {best:.3g} requests/s." if best else "No rate meets these."
+        say(f"[bold]{said}[/bold]")
     else:
         report |= _replicas(serve, request_rate * peak, target, most, machine, say)
         if autoscale:
@@ -122,32 +125,30 @@ def capacity(
         print(as_json_line(report), flush=True)
 
 
-def _one_replica(serve, target: float, to: Path, say) -> dict:
+def bracket(serve, first_per_s: float, target: float, path: Path, say) -> dict:
+    """Find the highest rate that is met, print all that were tried, and draw them to `path`.
+
+    `serve(rate_per_s)` gives a `Tally`.
+    """
     from minserve.cli.live import stage
     from minserve.loadtest.pictures import hockey_stick, seconds
     from minserve.loadtest.steady import Queue
     from minserve.loadtest.sweep import capacity, mg1_curve
 
     with stage("bracketing the highest rate"):
-        found = capacity(serve, 1.0, target=target)
+        found = capacity(serve, first_per_s, target=target)
     for row in found.rows():
         say(
             f"{row['rate_per_s']:>8.3g}/s  {row['attainment']:>7.1%} good  TTFT p50 "
             f"{seconds(row['ttft_p50_s'])}, p99 {seconds(row['ttft_p99_s'])}  {_mark(row)}"
         )
-    best = found.best_per_s
-    if best is None:
-        say("[bold]No rate meets these objectives on this machine.[/bold]")
-    else:
-        say(f"[bold]One replica bears {best:.3g} requests/s.[/bold]")
     saturated = [row["rate_per_s"] for row in found.rows() if row["queue"] == Queue.GROWS]
     limit = min(saturated, default=found.cells[-1].rate_per_s)
     rows = [row for row in found.rows() if row["rate_per_s"] <= 1.2 * limit]
     lone = rows[0]["ttft_mean_s"] or 0.0
     curve = mg1_curve(limit, lone, 1.0, limit)
-    path = hockey_stick(rows, curve, best).save(to / "capacity.png")
-    say(f"Wrote {path}")
-    return {"best_per_s": best, "cells": found.rows()}
+    say(f"Wrote {hockey_stick(rows, curve, found.best_per_s).save(path)}")
+    return {"best_per_s": found.best_per_s, "cells": found.rows()}
 
 
 def _mark(row: dict) -> str:

@@ -33,6 +33,11 @@ def loadtest(
         int, typer.Option(help="Requests sent before, and not counted; 0 is cold.")
     ] = 4,
     goodput: opt.Goodput = None,
+    sweep: Annotated[
+        bool,
+        typer.Option("--sweep", help="Find the highest rate at which --target meet --goodput."),
+    ] = False,
+    target: Annotated[float, typer.Option(help="Share that must be good, in a sweep.")] = 0.99,
     timeout: Annotated[
         float, typer.Option(help="Seconds from the intended time until a request is given up.")
     ] = 600.0,
@@ -78,12 +83,14 @@ def loadtest(
         raise ConfigError(f"{num_warmups} warm-ups", "use 0 or more")
     traffic = asked.workload()
     pace = asked.pace(traffic.rate_per_s, timeout)
+    run: Callable
     if base_url is not None:
         from minserve.loadtest.generator import Target
 
         keys = _keys(tenant_keys)
         target = Target(base_url, model, ENDPOINTS[backend], api_key)
-        run = _over_http(traffic, target, pace, objectives, num_warmups, save_result, keys)
+        server = Target(base_url, model, ENDPOINTS[backend], api_key)
+        run = partial(_over_http, server, pace, objectives, num_warmups, save_result, keys)
     else:
         run = _in_process(
             traffic, model or "nano", pace, objectives, num_warmups, save_result,
@@ -217,7 +224,7 @@ def _in_process(
 ):  # fmt: skip
     from dataclasses import replace
 
-    from minserve.cli import bench, machine
+    from minserve.cli import choices, machine
     from minserve.cli.live import Watch
     from minserve.client import LocalClient
     from minserve.clock import EventLoop, WallClock
@@ -241,7 +248,7 @@ def _in_process(
     def run(workload, on_record, paced) -> None:
         engine = Engine(
             executor,
-            bench.make_policy("continuous", max_running, token_budget),
+            choices.make_policy("continuous", max_running, token_budget),
             prefix_caching=prefix == "on",
             log=EventLog(keep=False),
         )

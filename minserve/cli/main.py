@@ -15,7 +15,7 @@ import typer  # noqa: E402
 
 from minserve import __version__  # noqa: E402
 from minserve.cli.arena import arena  # noqa: E402
-from minserve.cli.benchmarks import benchmarks  # noqa: E402
+from minserve.cli.bench import bench  # noqa: E402
 from minserve.cli.cache import cache  # noqa: E402
 from minserve.cli.calibrate import calibrate  # noqa: E402
 from minserve.cli.capacity import capacity  # noqa: E402
@@ -74,7 +74,7 @@ for command in (
 ):
     app.command()(command)
 app.command()(gate)
-app.add_typer(benchmarks, name="bench")
+app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
 app.add_typer(cluster, name="cluster")
 app.add_typer(demo, name="demo")

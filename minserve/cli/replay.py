@@ -87,21 +87,21 @@ def replay(
 
     - `minserve replay --exact --requests 32`: tokens are the same bits under every policy
     """
-    from minserve.cli import bench, replay_reports, replay_reuse
+    from minserve.cli import choices, replay_reports, replay_reuse, replay_rows
     from minserve.cli.picture import make_folder
 
-    names = bench.choose("policy", policies, bench.POLICIES)
-    if prefix not in bench.PREFIX:
+    names = choices.choose("policy", policies, choices.POLICIES)
+    if prefix not in replay_rows.PREFIX:
         raise ConfigError(f"prefix is {prefix!r}", "use on, off or both")
     if which not in ("timing", "quality", "both"):
         raise ConfigError(f"set is {which!r}", "use timing, quality or both")
-    if ordering not in bench.ORDERINGS:
-        raise ConfigError(f"ordering {ordering!r}", f"use {', '.join(bench.ORDERINGS)}")
+    if ordering not in choices.ORDERINGS:
+        raise ConfigError(f"ordering {ordering!r}", f"use {', '.join(choices.ORDERINGS)}")
     if requests is not None and requests < 1:
         raise ConfigError(f"{requests} requests", "ask for at least 1")
     if report_jobs < 0:
         raise ConfigError(f"{report_jobs} report jobs", "use 0 or more")
-    sizes = bench.sizes_up_to(max_running, batch_size)
+    sizes = choices.sizes_up_to(max_running, batch_size)
     make_folder(to)
     if not 0 < load < 100 or (rate is not None and rate <= 0):
         raise ConfigError(f"load {load}, rate {rate}", "use positive values")
@@ -113,10 +113,20 @@ def replay(
         num_quality = max(1, requests // 2) if requests else (DEMO_QUALITY if demo else QUALITY)
         sizes = sizes[-2:] if demo else sizes
         report, rows = run.everything(
-            names, bench.PREFIX[prefix], which, num_timing, num_quality, sizes, load, rate, demo
+            names,
+            replay_rows.PREFIX[prefix],
+            which,
+            num_timing,
+            num_quality,
+            sizes,
+            load,
+            rate,
+            demo,
         )
         if report_jobs:
-            report["asynchronous_reports"] = run.with_report_jobs(report_jobs, bench.PREFIX[prefix])
+            report["asynchronous_reports"] = run.with_report_jobs(
+                report_jobs, replay_rows.PREFIX[prefix]
+            )
         if reuse:
             report["reuse"] = replay_reuse.measure(
                 run.executor,
@@ -166,7 +176,7 @@ class _Run:
         self, names, prefixes, which, num_timing, num_quality, sizes, load, rate, demo
     ) -> tuple[dict[str, Any], list]:
         """All runs; the report as plain values, and the rows of the table."""
-        from minserve.cli import bench, machine
+        from minserve.cli import choices, machine, replay_rows
 
         warm_s, capacity = self._warm_up(num_timing, prefixes[-1])
         if demo:
@@ -199,7 +209,7 @@ class _Run:
             at_once = self._traffic("quality", num_quality, 1e6)
             for row in rows:
                 row.quality = self._quality(row, at_once)
-        rows.sort(key=lambda row: (row.prefix, bench.POLICIES.index(row.policy)))
+        rows.sort(key=lambda row: (row.prefix, choices.POLICIES.index(row.policy)))
         differ = self._differing()
         report = {
             "model": self._about_model(),
@@ -223,7 +233,7 @@ class _Run:
             },
             "static_batch_sizes_tried": search,
             "rows": [row.as_dict() for row in rows],
-            "comparison": bench.compare(rows),
+            "comparison": replay_rows.compare(rows),
             "requests_with_other_tokens": differ,
             "tokens_identical": not any(differ.values()),
         }
@@ -269,14 +279,14 @@ class _Run:
     def _serve(
         self, label: str, arrivals, name: str, size: int | None, prefix: bool, wrap=lambda c: c
     ):
-        from minserve.cli import bench
+        from minserve.cli import choices, replay_rows
         from minserve.cli.machine import CpuUse
         from minserve.clock import WallClock
 
         step = self.bar.stage(label, len(arrivals))
-        policy = bench.make_policy(name, size or self.max_running)
+        policy = choices.make_policy(name, size or self.max_running)
         use = CpuUse()
-        replay = bench.serve(
+        replay = replay_rows.serve(
             arrivals,
             self.executor,
             WallClock(),
@@ -291,13 +301,13 @@ class _Run:
         return replay
 
     def _row(self, name: str, size: int | None, prefix: bool, arrivals):
-        from minserve.cli import bench
+        from minserve.cli import replay_rows
 
         label = f"{name}{f' {size}' if size else ''}, prefix reuse {'on' if prefix else 'off'}"
         replay = self._serve(label, arrivals, name, size, prefix)
         self.replays[name, size, prefix, "timing"] = replay
         summary = replay.summarise(self.price)
-        return bench.Row(name, size, prefix, summary, replay.summarise_by_kind())
+        return replay_rows.Row(name, size, prefix, summary, replay.summarise_by_kind())
 
     def _quality(self, row, arrivals):
         label = f"quality: {row.name}, prefix reuse {'on' if row.prefix else 'off'}"
@@ -395,12 +405,12 @@ class _Bar:
 
 
 def _print(report: dict[str, Any], rows: Sequence) -> None:
-    from minserve.cli import bench, machine
+    from minserve.cli import machine, replay_rows
 
     say = out().print
     model, about, how = report["model"], report["machine"], report["conditions"]
     title = f"Northstar traffic, {how['timing_requests']} + {how['quality_requests']} requests"
-    say(bench.table(rows, title))
+    say(replay_rows.table(rows, title))
     say(
         f"{model['name']}, {model['precision']}, {model['kernels']} kernels; {about['cpu']}, "
         f"{about['threads']} threads; torch {about['torch']}, Python {about['python']}, "
@@ -434,8 +444,8 @@ def _print(report: dict[str, Any], rows: Sequence) -> None:
             "in other batches; --exact does not."
         )
     for comparison in report["comparison"]:
-        say(f"[bold]{bench.say_comparison(comparison)}.[/bold]")
-    if trouble := bench.troubles(rows):
+        say(f"[bold]{replay_rows.say_comparison(comparison)}.[/bold]")
+    if trouble := replay_rows.troubles(rows):
         say(f"[bold]Not all went well:[/bold] {trouble}.")
     share = how["other_cpu_share"]
     if share is not None and share > machine.QUIET_SHARE:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minserve.cli.bench import seconds
+from minserve.cli.replay_rows import seconds
 from minserve.client import EngineClient, LocalClient
 from minserve.metrics import Summary, summarise
 from minserve.northstar.replay import Replay

@@ -106,13 +106,13 @@ def make_server(
 
 def _check(settings: EngineSettings, parts: ServingParts | None) -> None:
     """Raises `ConfigError` for what can be found out before a model is loaded."""
-    from minserve.cli import bench
+    from minserve.cli import choices
     from minserve.models.registry import resolve
 
-    if settings.ordering not in bench.ORDERINGS:
-        raise ConfigError(f"ordering {settings.ordering!r}", f"use {', '.join(bench.ORDERINGS)}")
-    if settings.policy not in bench.POLICIES:
-        raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(bench.POLICIES)}")
+    if settings.ordering not in choices.ORDERINGS:
+        raise ConfigError(f"ordering {settings.ordering!r}", f"use {', '.join(choices.ORDERINGS)}")
+    if settings.policy not in choices.POLICIES:
+        raise ConfigError(f"policy {settings.policy!r}", f"use {', '.join(choices.POLICIES)}")
     if settings.cascade_to is None:
         return
     if parts:
@@ -160,7 +160,7 @@ def _service(
     parts: ServingParts | None = None,
 ) -> Service:
     """An engine on `loop`, and what lets requests into it."""
-    from minserve.cli import bench
+    from minserve.cli import choices
     from minserve.client import LocalClient
     from minserve.engine import Engine
     from minserve.events import EventLog
@@ -170,7 +170,7 @@ def _service(
     from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
     from minserve.service import Service
 
-    rates, ordering = Rates(), bench.ORDERINGS[settings.ordering]
+    rates, ordering = Rates(), choices.ORDERINGS[settings.ordering]
     policy = {
         "static": lambda: StaticBatching(settings.max_running),
         "dynamic": lambda: DynamicBatching(settings.max_running),

@@ -98,18 +98,18 @@ def simulate(
 
     - `minserve simulate --validate --model nano`: how far it is from the real engine
     """
-    from minserve.cli import bench
+    from minserve.cli import choices, replay_rows
     from minserve.cli.loadtest import save, show
     from minserve.clock import VirtualClock
     from minserve.execution.simulated import CostModel, SimulatedExecutor
     from minserve.northstar.traffic import at_rate, make_traffic
     from minserve.simulator.fleet import Setup
 
-    names = bench.choose("policy", policies, bench.POLICIES)
-    if prefix not in bench.PREFIX:
+    names = choices.choose("policy", policies, choices.POLICIES)
+    if prefix not in replay_rows.PREFIX:
         raise ConfigError(f"prefix is {prefix!r}", "use on, off or both")
-    if ordering not in bench.ORDERINGS:
-        raise ConfigError(f"ordering {ordering!r}", f"use {', '.join(bench.ORDERINGS)}")
+    if ordering not in choices.ORDERINGS:
+        raise ConfigError(f"ordering {ordering!r}", f"use {', '.join(choices.ORDERINGS)}")
     if min(step_ms, token_us, row_us, context_us) < 0 or step_ms + token_us + row_us <= 0:
         raise ConfigError("a step must cost some time", "use costs of 0 or more, not all 0")
     if not 0 < load < 1000:
@@ -128,8 +128,8 @@ def simulate(
         costs = CostModel(step_ms / 1e3, token_us / 1e6, row_us / 1e6, context_us / 1e6)
         setup = Setup(
             profile_of(profile, model, costs, blocks, block_size),
-            lambda: bench.make_policy(name, batch_size or max_running, token_budget),
-            bench.ORDERINGS[ordering],
+            lambda: choices.make_policy(name, batch_size or max_running, token_budget),
+            choices.ORDERINGS[ordering],
             prefix != "off",
             admission,
             replicas,
@@ -147,7 +147,7 @@ def simulate(
         if json:
             print_json(report.as_dict())
         return
-    static_sizes = bench.sizes_up_to(max_running, batch_size)
+    static_sizes = choices.sizes_up_to(max_running, batch_size)
     began_s = time.perf_counter()
     cost = CostModel(step_ms / 1e3, token_us / 1e6, row_us / 1e6, context_us / 1e6)
     traffic = make_traffic(
@@ -155,24 +155,24 @@ def simulate(
     )
 
     def run(arrivals, name: str, size: int | None, on: bool):
-        return bench.serve(
+        return replay_rows.serve(
             arrivals,
             SimulatedExecutor(blocks, block_size, cost=cost),
             VirtualClock(),
-            bench.make_policy(name, size or max_running, token_budget),
+            choices.make_policy(name, size or max_running, token_budget),
             prefix=on,
             ordering=ordering,
         )
 
     if rate is None:
-        on = bench.PREFIX[prefix][-1]
+        on = replay_rows.PREFIX[prefix][-1]
         at_once = run(at_rate(traffic, 1.0, 1e6), "continuous", None, on).summarise()
         if not at_once.requests_per_s:
             raise ConfigError("no request fits", "give --blocks more")
         rate = load * at_once.requests_per_s
     arrivals = at_rate(traffic, 1.0, rate)
     rows = []
-    for on in bench.PREFIX[prefix]:
+    for on in replay_rows.PREFIX[prefix]:
         best = batch_size
         for name in names:
             sizes = [None] if name == "continuous" else [best] if best else static_sizes
@@ -180,7 +180,7 @@ def simulate(
             for size in sizes:
                 replay = run(arrivals, name, size, on)
                 kinds = replay.summarise_by_kind()
-                tried.append(bench.Row(name, size, on, replay.summarise(), kinds))
+                tried.append(replay_rows.Row(name, size, on, replay.summarise(), kinds))
             rows.append(max(tried, key=lambda row: row.timing.tokens_per_s or 0.0))
             best = rows[-1].batch_size or best
     took_s = time.perf_counter() - began_s
@@ -205,17 +205,21 @@ def simulate(
             "warm": "prefix cache cold at the start of each run",
         },
         "rows": [row.as_dict() for row in rows],
-        "comparison": bench.compare(rows),
+        "comparison": replay_rows.compare(rows),
     }
     say = out().print
-    say(bench.table(rows, f"Simulated: {requests:,} requests at {rate:.1f}/s, {blocks:,} blocks"))
+    say(
+        replay_rows.table(
+            rows, f"Simulated: {requests:,} requests at {rate:.1f}/s, {blocks:,} blocks"
+        )
+    )
     say(
         f"Virtual clock, order {ordering}, seed {asked.seed}; {simulated_s:,.0f} s of the runs "
         f"shown took {took_s:.1f} s. Costs are stated, not measured; answers are not computed."
     )
     for comparison in report["comparison"]:
-        say(f"{bench.say_comparison(comparison)}.")
-    if trouble := bench.troubles(rows):
+        say(f"{replay_rows.say_comparison(comparison)}.")
+    if trouble := replay_rows.troubles(rows):
         say(f"[bold]Not all went well:[/bold] {trouble}.")
     if json:
         print_json(report)

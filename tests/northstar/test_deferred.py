@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minserve.cli import bench, replay_reports
+from minserve.cli import choices, replay_reports, replay_rows
 from minserve.clock import VirtualClock
 from minserve.events import Admitted, Finished
 from minserve.execution.simulated import SimulatedExecutor
@@ -32,8 +32,8 @@ def store(tmp_path):
 
 
 def serve(arrivals, wrap=lambda client: client, blocks=1024):
-    executor, policy = SimulatedExecutor(blocks, 16), bench.make_policy("continuous", 8)
-    return bench.serve(arrivals, executor, VirtualClock(), policy, prefix=True, wrap=wrap)
+    executor, policy = SimulatedExecutor(blocks, 16), choices.make_policy("continuous", 8)
+    return replay_rows.serve(arrivals, executor, VirtualClock(), policy, prefix=True, wrap=wrap)
 
 
 @pytest.mark.parametrize("at_once", [1, 3])

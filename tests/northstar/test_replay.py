@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minserve.cli import bench
+from minserve.cli import choices, replay_rows
 from minserve.clock import VirtualClock
 from minserve.events import Finished
 from minserve.execution.simulated import SimulatedExecutor
@@ -22,17 +22,17 @@ def timing():
 
 
 def serve(arrivals, policy="continuous", prefix=True, blocks=1024, **options):
-    return bench.serve(
+    return replay_rows.serve(
         arrivals,
         SimulatedExecutor(blocks, 16, **options),
         VirtualClock(),
-        bench.make_policy(policy, 8),
+        choices.make_policy(policy, 8),
         prefix=prefix,
     )
 
 
 @pytest.mark.parametrize("prefix", [True, False])
-@pytest.mark.parametrize("policy", bench.POLICIES)
+@pytest.mark.parametrize("policy", choices.POLICIES)
 def test_every_policy_does_the_same_work(timing, policy, prefix):
     replay = serve(timing, policy, prefix)
     summary = replay.summarise()
@@ -50,8 +50,8 @@ def test_each_replay_starts_with_a_cold_prefix_cache(timing):
     executor = SimulatedExecutor(1024, 16)
 
     def again():
-        policy = bench.make_policy("continuous", 8)
-        return bench.serve(timing, executor, VirtualClock(), policy, prefix=True).summarise()
+        policy = choices.make_policy("continuous", 8)
+        return replay_rows.serve(timing, executor, VirtualClock(), policy, prefix=True).summarise()
 
     assert again().prefix_tokens_reused == again().prefix_tokens_reused
 
@@ -139,11 +139,11 @@ def test_only_right_answers_that_ended_well_are_qualified():
 
 def test_progress_is_told_for_every_request(timing):
     told = []
-    bench.serve(
+    replay_rows.serve(
         timing,
         SimulatedExecutor(),
         VirtualClock(),
-        bench.make_policy("static", 8),
+        choices.make_policy("static", 8),
         prefix=False,
         on_finished=told.append,
     )
