@@ -168,6 +168,15 @@ def percentile(samples: Iterable[float], share: float) -> float | None:
     return ordered[low] + (ordered[low + 1] - ordered[low]) * part if part else ordered[low]
 
 
+def seconds(value: float | None) -> str:
+    """Seconds, or milliseconds below one, to three figures, for people."""
+    if value is None:
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f} s"
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
+
+
 def outcomes(requests: Iterable[Request], events: Iterable[Event]) -> list[Outcome]:
     """One outcome for each request, in their order, from events that come in order of time.
 

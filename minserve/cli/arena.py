@@ -121,7 +121,7 @@ def _table(scores, title: str):
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from minserve.loadtest.pictures import seconds
+    from minserve.metrics import seconds
 
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.add_column("policy", no_wrap=True)
@@ -142,8 +142,8 @@ def _table(scores, title: str):
 def _pools(requests: int, seed: int, to: Path, json: bool) -> None:
     from minserve.cli.live import stage
     from minserve.cli.scenario import show
-    from minserve.loadtest.pictures import seconds
     from minserve.loadtest.workload import Workload
+    from minserve.metrics import seconds
     from minserve.scenarios.arena import POOLS_EXPECTED, POOLS_QUESTION, pools, pools_verdict
     from minserve.simulator.profile import H100_LLAMA_8B
 

@@ -36,7 +36,7 @@ def loadgen(
     from minserve.loadtest import arrivals, datasets
     from minserve.loadtest.generator import Target, send_over_http
     from minserve.loadtest.measures import Tally
-    from minserve.loadtest.pictures import seconds
+    from minserve.metrics import seconds
 
     if rate <= 0 or duration <= 0 or output_len < 1:
         raise ConfigError(f"{rate}/s for {duration} s", "use values above 0")

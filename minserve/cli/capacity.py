@@ -131,9 +131,10 @@ def bracket(serve, first_per_s: float, target: float, path: Path, say) -> dict:
     `serve(rate_per_s)` gives a `Tally`.
     """
     from minserve.cli.live import stage
-    from minserve.loadtest.pictures import hockey_stick, seconds
+    from minserve.loadtest.pictures import hockey_stick
     from minserve.loadtest.steady import Queue
     from minserve.loadtest.sweep import capacity, mg1_curve
+    from minserve.metrics import seconds
 
     with stage("bracketing the highest rate"):
         found = capacity(serve, first_per_s, target=target)
@@ -181,7 +182,8 @@ def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) 
 
 def _scaling(setup, traffic, objectives, rate_per_s, most, max_running, to: Path, say) -> list:
     from minserve.cli.live import stage
-    from minserve.loadtest.pictures import scaling, seconds
+    from minserve.loadtest.pictures import scaling
+    from minserve.metrics import seconds
     from minserve.simulator.runs import compare_scaling
 
     with stage("trying scaling rules"):

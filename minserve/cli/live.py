@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Self
 
 from minserve.loadtest.measures import Tally
-from minserve.loadtest.pictures import seconds
 from minserve.loadtest.record import OK, Record
-from minserve.metrics import percentile
+from minserve.metrics import percentile, seconds
 
 
 class Live:

@@ -6,9 +6,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minserve.cli.replay_rows import seconds
 from minserve.client import EngineClient, LocalClient
-from minserve.metrics import Summary, summarise
+from minserve.metrics import Summary, seconds, summarise
 from minserve.northstar.replay import Replay
 from minserve.northstar.traffic import Arrival
 from minserve.request import WorkloadClass

@@ -11,7 +11,7 @@ from minserve.client import EngineClient, LocalClient
 from minserve.clock import Clock, EventLoop
 from minserve.engine import Engine
 from minserve.execution.executor import Executor
-from minserve.metrics import Summary
+from minserve.metrics import Summary, seconds
 from minserve.northstar.replay import Replay
 from minserve.northstar.traffic import Arrival
 from minserve.scheduling.batching import (
@@ -116,13 +116,6 @@ def table(rows: Sequence[Row], title: str):
             "-" if cost is None else f"{1000 * cost:.4f}",
         )
     return made
-
-
-def seconds(value: float | None) -> str:
-    """Seconds, or milliseconds below one, for people."""
-    if value is None:
-        return "-"
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 
 def troubles(rows: Sequence[Row]) -> str:

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from minserve.loadtest.capacity import Evaluation
 from minserve.loadtest.distributions import Distribution
 from minserve.loadtest.measures import SHARES, Tally
+from minserve.metrics import seconds
 from minserve.pictures import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Picture, canvas, panels
 
 TAIL = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
@@ -22,15 +23,6 @@ CURVES = {
     "e2e": ("end to end", VERMILION, "-"),
     "uncorrected_e2e": ("end to end, uncorrected", ORANGE, "--"),
 }
-
-
-def seconds(value: float | None) -> str:
-    """Seconds, or milliseconds below one, to three figures, for people."""
-    if value is None:
-        return "-"
-    if value >= 100:
-        return f"{value:,.0f} s"
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
 def latency_curves(tally: Tally) -> Picture:

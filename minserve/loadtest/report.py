@@ -14,15 +14,10 @@ from typing import Any
 
 from minserve.loadtest.distributions import bound_ranks
 from minserve.loadtest.measures import SHARES, Figures, Measures, Tally
-from minserve.loadtest.pictures import (
-    bounds,
-    latency_curves,
-    lengths,
-    seconds,
-    timeline,
-)
+from minserve.loadtest.pictures import bounds, latency_curves, lengths, timeline
 from minserve.loadtest.record import OK
 from minserve.loadtest.steady import Queue
+from minserve.metrics import seconds
 from minserve.pictures import Picture
 
 MAX_DISPATCH_S, MAX_DISPATCH_SHARE = 0.010, 0.05
