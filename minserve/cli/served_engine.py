@@ -252,6 +252,7 @@ def embeddings_of(name: str) -> Embeddings:
     """The encoder behind /v1/embeddings: a name or a folder."""
     import tokenizers
 
+    from minserve.execution.side_thread import compute_aside
     from minserve.models import minilm
     from minserve.serving.embeddings import Embeddings
 
@@ -259,7 +260,11 @@ def embeddings_of(name: str) -> Embeddings:
     tokenizer = tokenizers.Tokenizer.from_file(str(minilm.resolve(name) / "tokenizer.json"))
     tokenizer.no_truncation()  # NOTE: the file may say to cut, and then every count is too low
     tokenizer.no_padding()
-    return Embeddings(name, embedder, lambda text: len(tokenizer.encode(text).ids), max_tokens=256)
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text).ids)
+
+    return Embeddings(name, embedder, count, max_tokens=256, prepare=compute_aside)
 
 
 def parse_size(text: str) -> int:

@@ -115,7 +115,6 @@ class _Service:
     """Serves texts as requests of one step; what `EngineThread` runs."""
 
     def __init__(self, executor: EmbeddingExecutor, policy: DynamicBatching, loop: EventLoop):
-        self.admission = None
         engine = Engine(executor, policy, prefix_caching=False, log=EventLog(keep=False))
         self.client = LocalClient(engine, loop)
 
@@ -145,6 +144,7 @@ class Embeddings:
         num_tokens: The tokens of a text, for usage.
         max_tokens: A longer text is refused, for the encoder would read its beginning only.
         max_wait_s: How long the first of a batch waits for others.
+        prepare: Called once on the embedder's thread, before it embeds anything.
     """
 
     def __init__(
@@ -155,6 +155,7 @@ class Embeddings:
         max_tokens: int = 1 << 30,
         batch_size: int = 32,
         max_wait_s: float = 0.005,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self._num_tokens = num_tokens
@@ -165,6 +166,7 @@ class Embeddings:
         self._ids = count()
         self._waiting: set[Future] = set()
         self.thread.on_death = self._died
+        self.thread.loop.post(prepare)
 
     @property
     def card(self) -> dict[str, Any]:

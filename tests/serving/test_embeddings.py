@@ -74,6 +74,17 @@ def test_texts_of_several_clients_share_a_batch():
         assert [sorted(batch) for batch in live.embedder.batches] == [["a", "b", "c", "d"]]
 
 
+def test_the_embedders_thread_is_prepared_once_before_it_embeds():
+    threads = []
+    with LiveEmbeddings(prepare=lambda: threads.append(threading.current_thread())) as live:
+        live.embedder.embed = lambda texts: (
+            threads.append(threading.current_thread()) or np.zeros((len(texts), 64), np.float32)
+        )
+        for _ in range(2):
+            assert live.post("/v1/embeddings", {"input": "x"}).status_code == 200
+        assert threads == [live.server.embeddings.thread._thread] * 3
+
+
 def test_text_that_fails_does_not_end_the_encoder(server):
     assert server.post("/v1/embeddings", {"input": "fail"}).status_code == 500
     assert server.post("/v1/embeddings", {"input": "x"}).status_code == 200
