@@ -65,9 +65,11 @@ def capacity(
     - `minserve capacity --model nano --scale 0.1 --goodput ttft:500`
     """
     from minserve.cli import choices
+    from minserve.cli.live import stage
     from minserve.cli.picture import make_folder
     from minserve.cli.simulate import profile_of
     from minserve.loadtest.report import as_json_line
+    from minserve.loadtest.sweep import capacity as highest
     from minserve.loadtest.sweep import with_enough
     from minserve.simulator.fleet import Setup
     from minserve.simulator.runs import run
@@ -111,7 +113,9 @@ def capacity(
         "traffic": traffic.describe(),
     }
     if request_rate is None:
-        report |= bracket(serve(1), 1.0, target, to / "capacity.png", say)
+        with stage("bracketing the highest rate"):
+            found = highest(serve(1), 1.0, target=target)
+        report |= tell_rates(found, to / "capacity.png", say)
         best = report["best_per_s"]
         said = f"One replica bears {best:.3g} requests/s." if best else "No rate meets these."
         say(f"[bold]{said}[/bold]")
@@ -125,19 +129,12 @@ def capacity(
         print(as_json_line(report), flush=True)
 
 
-def bracket(serve, first_per_s: float, target: float, path: Path, say) -> dict:
-    """Find the highest rate that is met, print all that were tried, and draw them to `path`.
-
-    `serve(rate_per_s)` gives a `Tally`.
-    """
-    from minserve.cli.live import stage
-    from minserve.loadtest.pictures import hockey_stick
+def tell_rates(found, path: Path, say) -> dict:
+    """Print all rates of a `Sweep`, and draw them to `path`; the same as plain values."""
+    from minserve.loadtest.pictures import hockey_stick, seconds
     from minserve.loadtest.steady import Queue
-    from minserve.loadtest.sweep import capacity, mg1_curve
-    from minserve.metrics import seconds
+    from minserve.loadtest.sweep import mg1_curve
 
-    with stage("bracketing the highest rate"):
-        found = capacity(serve, first_per_s, target=target)
     for row in found.rows():
         say(
             f"{row['rate_per_s']:>8.3g}/s  {row['attainment']:>7.1%} good  TTFT p50 "

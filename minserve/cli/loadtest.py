@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json as jsonlib
+import math
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -75,6 +79,8 @@ def loadtest(
     - `minserve loadtest --model nano --dataset-name northstar --request-rate 20`: in process
 
     - `minserve loadtest --url ... --max-concurrency 8`: closed loop, eight users
+
+    - `minserve loadtest --url ... --num-prompts 300 --sweep --goodput ttft:500`: how much it bears
     """
     objectives = opt.objectives(goodput, context.args)
     if backend not in ENDPOINTS:
@@ -82,20 +88,22 @@ def loadtest(
     if num_warmups < 0:
         raise ConfigError(f"{num_warmups} warm-ups", "use 0 or more")
     traffic = asked.workload()
-    pace = asked.pace(traffic.rate_per_s, timeout)
-    run: Callable
+    pace = asked.pace(1.0 if sweep else traffic.rate_per_s, timeout)
+    how = {"pace": pace, "objectives": objectives, "num_warmups": num_warmups, "keeps": save_result}
     if base_url is not None:
         from minserve.loadtest.generator import Target
 
-        keys = _keys(tenant_keys)
-        target = Target(base_url, model, ENDPOINTS[backend], api_key)
         server = Target(base_url, model, ENDPOINTS[backend], api_key)
-        run = partial(_over_http, server, pace, objectives, num_warmups, save_result, keys)
+        run = partial(_over_http, target=server, keys=_keys(tenant_keys), **how)
     else:
-        run = _in_process(
-            traffic, model or "nano", pace, objectives, num_warmups, save_result,
-            blocks=blocks, max_running=max_running, token_budget=token_budget, prefix=prefix,
+        run = partial(
+            _in_process, model=model or "nano", blocks=blocks, max_running=max_running,
+            token_budget=token_budget, prefix=prefix, **how,
         )  # fmt: skip
+    if sweep:
+        found = _sweep(run, traffic, objectives, target, result_dir)
+        return print_json(found) if json else None
+    report, records = run(traffic)
     report, records = run
     show(report)
     if save_result:
@@ -103,6 +111,40 @@ def loadtest(
             out().print(f"Wrote {path}")
     if json:
         print_json(report.as_dict())
+
+
+def _sweep(run, traffic, objectives, target: float, folder: Path) -> dict:
+    """The highest rate that is met, each tried with prompts that no rate before has sent."""
+    from minserve.cli.capacity import tell_rates
+    from minserve.cli.picture import make_folder
+    from minserve.loadtest.sweep import capacity, with_enough
+
+    if objectives.is_empty or not 0 < target <= 1:
+        raise ConfigError(
+            f"a sweep for {objectives} and a share of {target}",
+            "say what is good, as --goodput ttft:500 tpot:50, and a --target up to 1",
+        )
+    make_folder(folder)
+    seeds, late_per_s = count(traffic.seed + 1), []
+
+    def serve(rate_per_s: float, num_prompts: int):
+        fresh = replace(traffic.at_rate(rate_per_s, num_prompts), seed=next(seeds))
+        report, _ = run(fresh)
+        if any(f.name == "client keeps up" and not f.is_ok for f in report.verdict):
+            late_per_s.append(rate_per_s)
+        return report.tally
+
+    enough = with_enough(serve, traffic.num_prompts, target, doublings=2)
+    first_per_s = traffic.rate_per_s if math.isfinite(traffic.rate_per_s or math.inf) else 1.0
+    say = out().print
+    found = tell_rates(capacity(enough, first_per_s, target=target), folder / "sweep.png", say)
+    best = found["best_per_s"]
+    said = f"It bears {best:.3g} requests/s" if best else "It bears no rate"
+    say(f"[bold]{said} with {target:.0%} within {objectives}.[/bold]")
+    if late_per_s:
+        say(f"From {min(late_per_s):.3g}/s on requests were sent late: that may be our own limit.")
+    say("A server's cache is as the rates before left it; each rate sends other prompts.")
+    return {"objectives": str(objectives), "target": target} | found
 
 
 def show(report) -> None:
@@ -141,9 +183,7 @@ def _keys(path: Path | None) -> dict[str, str]:
     return {str(tenant): str(key) for tenant, key in keys.items()}
 
 
-def _over_http(traffic, target, pace, objectives, num_warmups, keeps, keys):
-    from dataclasses import replace
-
+def _over_http(traffic, *, target, pace, objectives, num_warmups, keeps, keys):
     from minserve.cli import machine
     from minserve.cli.live import Watch
     from minserve.loadtest import datasets
@@ -219,11 +259,9 @@ def _tokenizer(model: str):
 
 
 def _in_process(
-    traffic, model, pace, objectives, num_warmups, keeps,
-    *, blocks, max_running, token_budget, prefix,
+    traffic, *, model, pace, objectives, num_warmups, keeps,
+    blocks, max_running, token_budget, prefix,
 ):  # fmt: skip
-    from dataclasses import replace
-
     from minserve.cli import choices, machine
     from minserve.cli.live import Watch
     from minserve.client import LocalClient

@@ -72,6 +72,7 @@ def test_loadtest_speaks_chat_and_closed_loop(minserve, server):
         ("loadtest --dataset-name sharegpt", "file"),
         ("loadtest --dataset-path /nowhere.jsonl --request-rate trace", "/nowhere.jsonl"),
         ("loadtest --closed-loop", "users"),
+        ("loadtest --sweep", "say what is good"),
         ("simulate --load 0", "load of 0"),
         ("simulate --dataset-name azure --profile warp", "warp"),
         ("simulate --dataset-name azure --router magic", "magic"),
@@ -79,6 +80,9 @@ def test_loadtest_speaks_chat_and_closed_loop(minserve, server):
         ("scenario nothing", "nothing"),
         ("arena --policy nowhere:Nothing", "nowhere"),
         ("capacity --target 2", "target"),
+        ("capacity --request-rate 0", "rate 0"),
+        ("capacity --load-s -1", "-1"),
+        ("capacity --autoscale", "--request-rate"),
         ("calibrate --budget 0", "budget"),
         ("bench loadgen --rate 0", "0"),
     ],
@@ -109,6 +113,22 @@ def test_simulate_streams_with_bounded_memory(minserve):
 
 
 @pytest.mark.slow
+def test_sweep_finds_the_rate_that_a_server_bears(minserve, tmp_path):
+    from live_server import Live
+
+    with Live(step_s=0.01) as live:
+        ran = minserve(
+            f"loadtest --url {live.url} --sweep --backend openai-chat --num-prompts 60 "
+            "--request-rate 20 --input-len 8 --output-len 8 --num-warmups 1 --goodput ttft:400 "
+            f"--target 0.9 --result-dir {tmp_path} --json"
+        ).ok()
+    best, cells = ran.json["best_per_s"], ran.json["cells"]
+    assert max(cell["rate_per_s"] for cell in cells if cell["is_met"]) == best
+    assert any(cell["rate_per_s"] > best for cell in cells), "it stopped at one that is too much"
+    assert (tmp_path / "sweep.png").is_file() and f"bears {best:.3g}" in ran.out
+
+
+@pytest.mark.slow
 def test_capacity_plans_one_replica_and_many(minserve, tmp_path):
     small = "capacity --profile nano --dataset-name random --input-len 32 --output-len 4 "
     small += f"--num-prompts 200 --out {tmp_path} --json"
@@ -116,6 +136,9 @@ def test_capacity_plans_one_replica_and_many(minserve, tmp_path):
     assert best > 1 and (tmp_path / "capacity.png").is_file()
     plan = minserve(f"{small} --goodput ttft:300 --request-rate {2.5 * best:.3f}").ok().json
     assert 2 <= plan["replicas"] <= 5
+    scaled = minserve(f"{small} --goodput ttft:300 --request-rate 5 --autoscale --load-s 30").ok()
+    assert len(scaled.json["scaling"]) == 7 and (tmp_path / "scaling.png").is_file()
+    assert "30 s to load" in scaled.out
 
 
 @pytest.mark.slow
