@@ -72,7 +72,7 @@ def jobs(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="minserve-jobs-"))
             server, url = None, f"sqlite:///{folder}/jobs.db"
             if name == "postgresql":
-                from minserve.cli.postgres import TemporaryPostgres
+                from minserve.cli.temporary_postgres import TemporaryPostgres
 
                 server = stack.enter_context(TemporaryPostgres())
                 url = server.url

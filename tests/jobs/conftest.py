@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import create_engine, text
 
-from minserve.cli.postgres import TemporaryPostgres, binaries
+from minserve.cli.temporary_postgres import TemporaryPostgres, binaries
 from minserve.jobs.job import Backoff, Kind, Submission
 from minserve.jobs.store import JobStore
 from minserve.request import Identity
