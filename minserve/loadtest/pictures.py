@@ -14,7 +14,18 @@ from minserve.loadtest.capacity import Evaluation
 from minserve.loadtest.distributions import Distribution
 from minserve.loadtest.measures import SHARES, Tally
 from minserve.metrics import seconds
-from minserve.pictures import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Picture, canvas, panels
+from minserve.pictures import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    SKY,
+    VERMILION,
+    Picture,
+    canvas,
+    panels,
+)
 
 TAIL = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 CURVES = {
@@ -129,16 +140,15 @@ def _dispersion(tally: Tally) -> float:
 
 
 def lengths(tally: Tally) -> Picture:
-    """How long prompts and answers were."""
+    """How long prompts and answers were, and how many came at a time, beside Poisson's."""
     figure = Figure(figsize=(9.0, 2.6), layout="constrained", dpi=110)
+    *of_lengths, of_arrivals = figure.subplots(1, 3)
     middles = {}
     for ax, (name, counts), colour in zip(
-        figure.subplots(1, 2), tally.lengths.items(), (BLUE, ORANGE), strict=True
+        of_lengths, tally.lengths.items(), (BLUE, ORANGE), strict=True
     ):
         values = sorted(counts)
-        ax.spines[["top", "right"]].set_visible(False)
         ax.set_xlabel(f"{name} tokens")
-        ax.set_ylabel("requests")
         if values:
             bins = np.unique(np.geomspace(max(1, values[0]), values[-1] + 1, 30))
             weights = [counts[value] for value in values]
@@ -146,10 +156,32 @@ def lengths(tally: Tally) -> Picture:
             _log_if_wide(ax)
             total = np.cumsum(weights)
             middles[name] = values[int(np.searchsorted(total, total[-1] / 2))]
+    of_lengths[0].set_ylabel("requests")
+    _arrivals(of_arrivals, tally)
+    for ax in (*of_lengths, of_arrivals):
+        ax.spines[["top", "right"]].set_visible(False)
     said = " and ".join(f"{name}s of {middle:,} tokens" for name, middle in middles.items())
     return Picture(
-        figure, f"Lengths of what was answered; half have {said or 'no length'} or less."
+        figure,
+        f"Lengths of what was answered; half have {said or 'no length'} or less. Right: arrivals "
+        "in stretches of equal length (bars) and what independent users would give (line).",
     )
+
+
+def _arrivals(ax: Axes, tally: Tally) -> None:
+    """How often so many arrived within one stretch; the line is Poisson's of the same mean."""
+    counts = [each.arrived for each in tally.steady_bins()]
+    ax.set_xlabel(f"arrivals in {tally.timeline.width_s:.3g} s")
+    ax.set_ylabel("stretches")
+    if not any(counts):
+        return
+    top, mean = max(counts), float(np.mean(counts))
+    step = max(1, top // 20)
+    ax.hist(counts, np.arange(0, top + step + 1, step) - 0.5, color=GREEN)
+    at = np.arange(top + 1)
+    log_ways = np.array([math.lgamma(n + 1) for n in at])
+    expected = len(counts) * step * np.exp(at * math.log(mean) - mean - log_ways)
+    ax.plot(at, expected, color=BLACK, linewidth=1)
 
 
 def hockey_stick(
