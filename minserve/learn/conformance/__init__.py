@@ -39,6 +39,19 @@ class Rule:
     check: Callable[[Any], None]
 
 
+class Rules(list[Rule]):
+    """A suite's rules in their order, added one by one as functions that check them."""
+
+    def add(self, step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
+        """Add the decorated check; its name becomes the rule's."""
+
+        def adding(check: Callable[[Any], None]) -> Callable[[Any], None]:
+            self.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, check))
+            return check
+
+        return adding
+
+
 @dataclass(frozen=True, slots=True)
 class Ladder:
     """Help with one step, each rung telling more: a drawing, pseudocode, a near miss (a diff)."""

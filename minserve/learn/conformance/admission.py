@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite, returned
 from minserve.request import Request, SamplingParams, WorkloadClass
 from minserve.scheduling.admission import ClassBudget, Load, Refuse
 from minserve.scheduling.overload import Rung
@@ -21,17 +21,8 @@ BUDGETS = {
 }
 RATE = 500.0
 """Tokens per second that drain; a prompt is read at 2,000, and a step writes a token in 0.02 s."""
-RULES: list[Rule] = []
-
-
-def rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
-    """Add the decorated check to the suite; its name becomes the rule's."""
-
-    def add(check: Callable[[Any], None]) -> Callable[[Any], None]:
-        RULES.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, check))
-        return check
-
-    return add
+RULES = Rules()
+rule = RULES.add
 
 
 class _Asked:

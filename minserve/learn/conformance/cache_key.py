@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from unittest import mock
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite, returned
 from minserve.request import Identity
 from minserve.reuse.key import Decoding, Message, ModelTuple, Query, Scope
 
@@ -22,7 +22,8 @@ PLAIN = Query(
     tools=[{"name": "find", "limit": 1}],
 )
 WHO, WHAT, SPELLING = "who", "what", "spelling"
-RULES: list[Rule] = []
+RULES = Rules()
+rule = RULES.add
 
 
 def asking(text: str, query: Query = PLAIN) -> Query:
@@ -55,14 +56,6 @@ def variants() -> list[tuple[str, Query]]:
     return made
 
 
-def _rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
-    def add(check: Callable[[Callable[[Query], str]], None]) -> Callable:
-        RULES.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, check))
-        return check
-
-    return add
-
-
 def _differ(of: Callable, one: Query, other: Query, why: str, example: list[str]) -> None:
     if of(one) == of(other):
         raise BrokenRule(f"{why}, and yet both have one key", example)
@@ -73,7 +66,7 @@ def _agree(of: Callable, one: Query, other: Query, why: str, example: list[str])
         raise BrokenRule(f"{why}, and yet they have two keys", example)
 
 
-@_rule(WHO, "A key is text, and the same request has the same key.", "Return a hexadecimal digest.")
+@rule(WHO, "A key is text, and the same request has the same key.", "Return a hexadecimal digest.")
 def _same_request_same_key(of) -> None:
     key = of(PLAIN)
     if not isinstance(key, str) or not key:
@@ -87,13 +80,13 @@ def _same_request_same_key(of) -> None:
     )
 
 
-@_rule(WHO, "Another tenant's answer is never found.", "The tenant is part of the key.")
+@rule(WHO, "Another tenant's answer is never found.", "The tenant is part of the key.")
 def _tenants_are_separate(of) -> None:
     other = replace(PLAIN, identity=Identity("marlow", "anna"))
     _differ(of, PLAIN, other, "two tenants ask", ["tenant 'alder'", "tenant 'marlow'"])
 
 
-@_rule(
+@rule(
     WHO, "The scope says who shares an answer.", "PUBLIC: all; TENANT: a tenant; SUBJECT: one user."
 )
 def _scope_says_who_shares(of) -> None:
@@ -117,13 +110,13 @@ def _scope_says_who_shares(of) -> None:
     _differ(of, PLAIN, admin, "an admin may be told more", ["no roles", "roles {'admin'}"])
 
 
-@_rule(WHAT, "Every field that an answer depends on separates.", "Which field have you left out?")
+@rule(WHAT, "Every field that an answer depends on separates.", "Which field have you left out?")
 def _every_field_separates(of) -> None:
     for name, other in variants():
         _differ(of, PLAIN, other, f"{name} differs", [f"PLAIN with another {name}"])
 
 
-@_rule(
+@rule(
     WHAT,
     "No text can slide from one field into the next.",
     "Name the fields; do not join with '|'.",
@@ -137,7 +130,7 @@ def _fields_do_not_slide(of) -> None:
     _differ(of, first, second, "two messages are not one", ["'a', 'b'", "'a\\nb'"])
 
 
-@_rule(
+@rule(
     WHAT,
     "An omitted value is no value, and 1 is not '1'.",
     "Keep types: JSON does, str() does not.",
@@ -155,7 +148,7 @@ def _types_count(of) -> None:
         _differ(of, one, other, "the tools differ", [repr(x), repr(y)])
 
 
-@_rule(
+@rule(
     SPELLING,
     "Equal text in NFC is equal.",
     "unicodedata.normalize('NFC', text) on message contents.",
@@ -165,7 +158,7 @@ def _nfc_is_one_spelling(of) -> None:
     _agree(of, one, other, "one text, spelt in two ways", ["'caf\\u00e9'", "'cafe\\u0301'"])
 
 
-@_rule(
+@rule(
     SPELLING,
     "Nothing else is normalised.",
     "No NFKC, no lower(), no strip(), no collapsing of spaces.",
@@ -181,14 +174,14 @@ def _different_questions_stay_apart(of) -> None:
         _differ(of, asking(a), asking(b), "the questions differ", [repr(a), repr(b)])
 
 
-@_rule(SPELLING, "The order of names in JSON means nothing.", "sort_keys=True, or RFC 8785.")
+@rule(SPELLING, "The order of names in JSON means nothing.", "sort_keys=True, or RFC 8785.")
 def _json_order_means_nothing(of) -> None:
     one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
     why = "the tools are equal"
     _agree(of, replace(PLAIN, tools=one), replace(PLAIN, tools=other), why, [f"{one}", f"{other}"])
 
 
-@_rule(SPELLING, "The key is the same in every process.", "hash() differs by process: use hashlib.")
+@rule(SPELLING, "The key is the same in every process.", "hash() differs by process: use hashlib.")
 def _same_in_every_process(of) -> None:
     before = of(PLAIN)
     with mock.patch.object(builtins, "hash", lambda value: 7):

@@ -6,22 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from minserve.learn.admissions import LadderBase
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite
 from minserve.scheduling.overload import LadderState, Rung, Signals
 
-RULES: list[Rule] = []
+RULES = Rules()
+rule = RULES.add
 LEVELS = LadderBase.levels
 NAMES = tuple(LEVELS)
-
-
-def rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
-    """Add the decorated check to the suite; its name becomes the rule's."""
-
-    def add(check: Callable[[Any], None]) -> Callable[[Any], None]:
-        RULES.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, check))
-        return check
-
-    return add
 
 
 class _Tried:

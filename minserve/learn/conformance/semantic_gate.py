@@ -6,10 +6,9 @@ A candidate is `semantic_gate(asked, stored, cosine, least, verify)`; see
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite, returned
 
 NEARNESS, WORDS, CHECK = "nearness", "words", "check"
 NEAR, LEAST = 0.97, 0.8
@@ -38,15 +37,8 @@ PARAPHRASES = (
     ("What changed in 2023?", "In 2023, what changed?"),
     ("Is the drug not safe?", "Is it true that the drug is not safe?"),
 )
-RULES: list[Rule] = []
-
-
-def _rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
-    def add(check: Callable[[Callable], None]) -> Callable:
-        RULES.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, check))
-        return check
-
-    return add
+RULES = Rules()
+rule = RULES.add
 
 
 def _expect(
@@ -65,20 +57,20 @@ def _refuses(gate: Any, pairs: tuple[tuple[str, str], ...], why: str) -> None:
             _expect(gate, asked, stored, NEAR, False, why)
 
 
-@_rule(NEARNESS, "Other words for the same question are allowed.", "Compare meaning, not text.")
+@rule(NEARNESS, "Other words for the same question are allowed.", "Compare meaning, not text.")
 def _paraphrases_pass(gate) -> None:
     for asked, stored in PARAPHRASES:
         _expect(gate, asked, stored, NEAR, True, "they ask the same, and are near")
 
 
-@_rule(NEARNESS, "A low cosine is refused.", "`not cosine >= least`: NaN compares as False.")
+@rule(NEARNESS, "A low cosine is refused.", "`not cosine >= least`: NaN compares as False.")
 def _what_is_far_is_refused(gate) -> None:
     asked, stored = PARAPHRASES[0]
     for cosine in (0.3, -1.0, float("nan")):
         _expect(gate, asked, stored, cosine, False, "they are not near")
 
 
-@_rule(NEARNESS, "How near is near enough is the intent's own.", "`least`, and no constant.")
+@rule(NEARNESS, "How near is near enough is the intent's own.", "`least`, and no constant.")
 def _threshold_is_the_intents_own(gate) -> None:
     asked, stored = PARAPHRASES[0]
     _expect(gate, asked, stored, 0.9, False, "this intent needs 0.95", least=0.95)
@@ -86,33 +78,33 @@ def _threshold_is_the_intents_own(gate) -> None:
     _expect(gate, asked, stored, 0.9, True, "it is as near as it needs to be", least=0.9)
 
 
-@_rule(NEARNESS, "An empty question never matches.", "Refuse it first.")
+@rule(NEARNESS, "An empty question never matches.", "Refuse it first.")
 def _empty_never_matches(gate) -> None:
     for asked in ("", "   "):
         _expect(gate, asked, asked, 1.0, False, "nothing was asked")
 
 
-@_rule(WORDS, "A question is no order.", "Does one end with a question mark, and the other not?")
+@rule(WORDS, "A question is no order.", "Does one end with a question mark, and the other not?")
 def _an_order_is_no_question(gate) -> None:
     _refuses(gate, ORDERS, "one asks how, the other wants it done")
 
 
-@_rule(WORDS, "Opposites are refused, however near.", "One side in one, the other in the other.")
+@rule(WORDS, "Opposites are refused, however near.", "One side in one, the other in the other.")
 def _opposites_are_refused(gate) -> None:
     _refuses(gate, OPPOSITES, "they ask for opposite things")
 
 
-@_rule(WORDS, "A negation on one side is refused.", "Count not, never, no, without on each side.")
+@rule(WORDS, "A negation on one side is refused.", "Count not, never, no, without on each side.")
 def _negations_are_refused(gate) -> None:
     _refuses(gate, NEGATIONS, "one negates the other")
 
 
-@_rule(WORDS, "Other numbers and dates are refused.", "The words with digits must be the same.")
+@rule(WORDS, "Other numbers and dates are refused.", "The words with digits must be the same.")
 def _numbers_are_refused(gate) -> None:
     _refuses(gate, NUMBERS, "their numbers differ")
 
 
-@_rule(CHECK, "A check that fails or raises is a no.", "try, and compare with True.")
+@rule(CHECK, "A check that fails or raises is a no.", "try, and compare with True.")
 def _a_failing_check_is_a_no(gate) -> None:
     def broken(asked: str, stored: str) -> bool:
         raise ConnectionError("no connection")

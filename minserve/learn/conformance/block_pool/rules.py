@@ -6,26 +6,15 @@ back exactly the tokens that were written through it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 from minserve.errors import BlockError, OutOfBlocks
-from minserve.learn.conformance import Rule
+from minserve.learn.conformance import Rules
 from minserve.learn.conformance.block_pool.histories import play, sequences
 from minserve.learn.conformance.block_pool.tried import Tried, blocks_for
 
-RULES: list[Rule] = []
-
-
-def rule(step: str, invariant: str, hint: str) -> Callable[[Callable], Callable]:
-    """Add the decorated check to the suite; its name becomes the rule's."""
-
-    def add(check: Callable[[Any], None]) -> Callable[[Any], None]:
-        RULES.append(Rule(check.__name__.lstrip("_"), step, invariant, hint, check))
-        return check
-
-    return add
+RULES = Rules()
+rule = RULES.add
 
 
 def _blocks(count: int) -> str:
