@@ -53,7 +53,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (capacity, loadtest):  # --goodput ttft:500 tpot:50, as people know it
+for command in (capacity, loadtest, simulate):  # --goodput ttft:500 tpot:50, as people know it
     app.command(context_settings={"allow_extra_args": True})(command)
 for command in (
     arena,
@@ -68,7 +68,6 @@ for command in (
     replay,
     scenario,
     serve,
-    simulate,
     top,
     trace,
 ):

@@ -22,6 +22,7 @@ FLEET = "Fleet"
 
 @opt.takes_traffic("ignore_eos", dataset_name="", request_rate="1")
 def simulate(
+    context: typer.Context,
     asked: opt.Traffic,
     requests: Annotated[int, typer.Option(help="Requests of the timing set.")] = 1000,
     policies: opt.Policies = "static,dynamic,continuous",
@@ -105,6 +106,7 @@ def simulate(
     from minserve.northstar.traffic import at_rate, make_traffic
     from minserve.simulator.fleet import Setup
 
+    objectives = opt.objectives(goodput, context.args)
     names = choices.choose("policy", policies, choices.POLICIES)
     if prefix not in replay_rows.PREFIX:
         raise ConfigError(f"prefix is {prefix!r}", "use on, off or both")
@@ -136,7 +138,6 @@ def simulate(
             router,
         )
         paced = asked.pace(traffic.rate_per_s)
-        objectives = opt.objectives(goodput)
         report, records = simulated(
             setup, traffic, paced, objectives, name, exact=not stream, keeps=save_result
         )

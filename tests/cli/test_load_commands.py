@@ -94,7 +94,7 @@ def test_bad_settings_are_one_clear_line(minserve, command, word):
 def test_simulate_reports_any_traffic_as_loadtest_does(minserve, tmp_path):
     command = (
         "simulate --dataset-name azure --scale 0.1 --num-prompts 320 --request-rate 8 --replicas 2 "
-        f"--save-result --result-dir {tmp_path} --json --goodput ttft:500"
+        f"--save-result --result-dir {tmp_path} --json --goodput ttft:500 tpot:500"
     )
     one, two = minserve(command).ok().json, minserve(command).ok().json
     assert one["measures"] == two["measures"] and one["measures"]["outcomes"] == {"ok": 320}
