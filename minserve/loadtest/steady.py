@@ -66,7 +66,7 @@ class Drift:
         return f"{said}; {self.why}" if self.why else said
 
 
-UNKNOWN = Drift(0.0, -math.inf, math.inf, "hardly any request was served")
+UNKNOWN = Drift(0.0, -math.inf, math.inf, "too short a time to see a trend")
 
 
 def drift_of(cohorts: Sequence[Cohort]) -> Drift:
