@@ -82,6 +82,12 @@ class Bank:
             set_source(notebook, self.answers[0], main)
         return notebook
 
+    def solved_but(self, name: str, source: str | None = None) -> Notebook:
+        """The solved notebook, with another source of one answer, or that which was handed out."""
+        if source is None:
+            source = "".join(cell(self.released(), name)["source"])
+        return set_source(self.solved(), name, source)
+
     def edited(self, *edits: tuple[str, str]) -> Notebook:
         """The solved notebook with pieces of the main answer replaced.
 

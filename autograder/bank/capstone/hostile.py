@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.bank.base import set_source
-from autograder.bank.capstone import BANK, FULL, NONE, row, solved
+from autograder.bank.capstone import BANK, FULL, NONE, row, solved_but
 from autograder.bank.hostile import Hostile
 from autograder.notebooks import REPOSITORY
 
@@ -65,7 +64,7 @@ def pasted():
     text = (REPOSITORY / "minserve" / "cli" / "gate.py").read_text("utf-8")
     lines = [line for line in text.split("\n") if "import" not in line or "typing" in line]
     source = "\n".join(lines) + "\nclass EfficiencyPlan:\n    gate = staticmethod(compare)\n"
-    return set_source(solved(), "capstone-calculator", source)
+    return solved_but("capstone-calculator", source)
 
 
 def from_every(method: str, code: str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.bank.capstone import BANK, edited, row, solved, untouched, with_test
+from autograder.bank.capstone import BANK, edited, row, solved_but
 
 WAIT = 'each["first_s"] - each["intended_s"] for each in answers'
 ANSWERS = 'answers = [each for each in group if each["outcome"] == "ok"]'
@@ -359,44 +359,48 @@ WRONG = [
     ),
     row(
         "partial: right calculator, untouched test",
-        lambda: untouched(solved(), "capstone-regression"),
+        lambda: solved_but("capstone-regression"),
         (3, 3, 3, 3, 3, 0),
     ),
     row(
         "partial: untouched calculator, right test",
-        lambda: untouched(solved(), "capstone-calculator"),
+        lambda: solved_but("capstone-calculator"),
         (0, 0, 0, 0, 0, 3),
         through_nbgrader=True,
     ),
     row(
         "partial: a test of the sender alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "capstone-regression",
             "def test_plan(make_plan):\n"
             "    plan = make_plan(1.0, {'ttft_p95_s': {}, 'attainment': {}})\n"
             "    late = record('late', 'batch', 0.0, 3.0, 4.0, sent_s=2.0)\n"
             "    figures = plan.figures([late], 10.0)\n"
-            "    assert math.isclose(figures['ttft_p95_s']['batch'], 3.0)"
+            "    assert math.isclose(figures['ttft_p95_s']['batch'], 3.0)",
         ),
         (3, 3, 3, 3, 3, 1),
         contains="counts answers that are not right",
     ),
     row(
         "partial: a test of quality and leaks alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "capstone-regression",
             "def test_plan(make_plan):\n"
             "    plan = make_plan(1.0, {'ttft_p95_s': {}, 'attainment': {}})\n"
             "    wrong = record('wrong', 'batch', 0.0, 3.0, 4.0, is_qualified=False)\n"
             "    assert plan.figures([wrong], 10.0)['cost_per_qualified'] is None\n"
             "    leaky = report({'chat': (2, 1)}, leaks=5)\n"
-            "    assert 'leak' in plan.gate(leaky, leaky)"
+            "    assert 'leak' in plan.gate(leaky, leaky)",
         ),
         (3, 3, 3, 3, 3, 2),
         contains="got round to it",
     ),
     row(
         "partial: a test that asks for an order of keys",
-        lambda: with_test(
-            BANK.solution("capstone-regression") + "\n    assert list(figures)[0] == 'ttft_p95_s'\n"
+        lambda: solved_but(
+            "capstone-regression",
+            BANK.solution("capstone-regression")
+            + "\n    assert list(figures)[0] == 'ttft_p95_s'\n",
         ),
         (3, 3, 3, 3, 3, 0),
         contains="correct implementation",

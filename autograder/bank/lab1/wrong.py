@@ -8,10 +8,7 @@ from autograder.bank.lab1 import (
     LAST,
     edited,
     row,
-    solved,
-    untouched,
-    with_bonus,
-    with_test,
+    solved_but,
 )
 from autograder.scoring.lab1.subjects import AVERAGED, POOLED
 
@@ -221,66 +218,71 @@ WRONG = [
     ),
     row(
         "partial: right report, untouched test",
-        lambda: untouched(solved(), "lab1-regression"),
+        lambda: solved_but("lab1-regression"),
         (4, 4, 3, 3, 0, 1),
     ),
     row(
         "partial: untouched report, right test and bonus",
-        lambda: untouched(solved(), "lab1-report"),
+        lambda: solved_but("lab1-report"),
         (0, 0, 0, 0, 3, 1),
         through_nbgrader=True,
     ),
     row(
         "partial: no bonus",
-        lambda: untouched(solved(), "lab1-bonus"),
+        lambda: solved_but("lab1-bonus"),
         (4, 4, 3, 3, 3, 0),
         contains="the smallest n",
     ),
     row(
         "partial: a bonus of one too few",
-        lambda: with_bonus(
+        lambda: solved_but(
+            "lab1-bonus",
             "def samples_needed(share, confidence):\n"
-            "    return int(math.log(1 - confidence) / math.log(share))"
+            "    return int(math.log(1 - confidence) / math.log(share))",
         ),
         (4, 4, 3, 3, 3, 0),
     ),
     row(
         "partial: a bonus that is no whole number",
-        lambda: with_bonus(
+        lambda: solved_but(
+            "lab1-bonus",
             "def samples_needed(share, confidence):\n"
-            "    return math.log(1 - confidence) / math.log(share)"
+            "    return math.log(1 - confidence) / math.log(share)",
         ),
         (4, 4, 3, 3, 3, 0),
     ),
     row(
         "partial: a test of the role alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab1-regression",
             "def test_report(make_report):\n"
             "    one = record('one', 0.0, [chunk(0.1), chunk(0.7, 1, 'Yes')])\n"
             "    figures = make_report([one], 1.0, 1.0).figures()\n"
-            "    assert math.isclose(figures['cold']['ttft_s']['max'], 0.7)"
+            "    assert math.isclose(figures['cold']['ttft_s']['max'], 0.7)",
         ),
         (4, 4, 3, 3, 1, 1),
         contains="averages the percentiles",
     ),
     row(
         "partial: a test of windows and failures alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab1-regression",
             "def test_report(make_report):\n"
             "    slow = [record('a', 0.0, [chunk(0.2, 1)]), record('b', 50.0, [chunk(58.0, 1)])]\n"
             "    lost = record('c', 60.0, [], outcome='error', ended_s=61.0)\n"
             "    figures = make_report([*slow, lost], 10.0, 1.0).figures()['cold']\n"
             "    assert math.isclose(figures['ttft_s']['max'], 8.0)\n"
-            "    assert math.isclose(figures['attainment'], 2 / 3)"
+            "    assert math.isclose(figures['attainment'], 2 / 3)",
         ),
         (4, 4, 3, 3, 2, 1),
         contains="takes the role",
     ),
     row(
         "partial: a test that asks for an order of keys",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab1-regression",
             BANK.solution("lab1-regression")
-            + "\n    assert list(figures)[:3] == ['requests', 'outcomes', 'ttft_s']\n"
+            + "\n    assert list(figures)[:3] == ['requests', 'outcomes', 'ttft_s']\n",
         ),
         (4, 4, 3, 3, 0, 1),
         contains="correct implementation",

@@ -7,7 +7,7 @@ a notebook: the solution's or the untouched release's.
 from __future__ import annotations
 
 from autograder import bank
-from autograder.bank.base import Bank, Submission, cell, set_source
+from autograder.bank.base import Bank, Submission
 from autograder.scoring.lab2.subjects import LAB
 
 FULL = (4.0, 4.0, 3.0, 3.0, 3.0, 1.0)
@@ -15,19 +15,7 @@ NONE = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 BANK = Bank(LAB, setup="lab2-setup", answers=("lab2-planner", "lab2-regression", "lab2-bonus"))
 released, solved, edited = BANK.released, BANK.solved, BANK.edited
-own_cell, row = BANK.own_cell, BANK.row
-
-
-def with_test(source: str):
-    return set_source(solved(), "lab2-regression", source)
-
-
-def with_bonus(source: str):
-    return set_source(solved(), "lab2-bonus", source)
-
-
-def untouched(notebook, name: str):
-    return set_source(notebook, name, "".join(cell(released(), name)["source"]))
+own_cell, row, solved_but = BANK.own_cell, BANK.row, BANK.solved_but
 
 
 # -- right ways and the untouched release

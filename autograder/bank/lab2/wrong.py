@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from autograder.bank.lab2 import BANK, FULL, edited, row, solved, untouched, with_bonus, with_test
+from autograder.bank.lab2 import (
+    BANK,
+    FULL,
+    edited,
+    row,
+    solved_but,
+)
 
 ANSWERS = "        rows = [[request.id, 1] for request in answering]\n"
 BUDGET = "        budget = self.token_budget - len(rows)\n"
@@ -180,77 +186,83 @@ WRONG = [
     ),
     row(
         "partial: right planner, untouched test",
-        lambda: untouched(solved(), "lab2-regression"),
+        lambda: solved_but("lab2-regression"),
         (4, 4, 3, 3, 0, 1),
     ),
     row(
         "partial: untouched planner, right test and bonus",
-        lambda: untouched(solved(), "lab2-planner"),
+        lambda: solved_but("lab2-planner"),
         (0, 0, 0, 0, 3, 1),
         through_nbgrader=True,
     ),
     row(
         "partial: no bonus",
-        lambda: untouched(solved(), "lab2-bonus"),
+        lambda: solved_but("lab2-bonus"),
         (4, 4, 3, 3, 3, 0),
         contains="fixed part",
     ),
     row(
         "partial: a bonus that forgets the case without a budget",
-        lambda: with_bonus(
+        lambda: solved_but(
+            "lab2-bonus",
             "def largest_budget(gap_us, base_us, token_us, max_running):\n"
-            "    return (gap_us - base_us) // token_us"
+            "    return (gap_us - base_us) // token_us",
         ),
         (4, 4, 3, 3, 3, 0),
     ),
     row(
         "partial: a bonus that is no whole number",
-        lambda: with_bonus(
+        lambda: solved_but(
+            "lab2-bonus",
             "def largest_budget(gap_us, base_us, token_us, max_running):\n"
-            "    return (gap_us - base_us) / token_us"
+            "    return (gap_us - base_us) / token_us",
         ),
         (4, 4, 3, 3, 3, 0),
     ),
     row(
         "right: a bonus that searches",
-        lambda: with_bonus(
+        lambda: solved_but(
+            "lab2-bonus",
             "def largest_budget(gap_us, base_us, token_us, max_running):\n"
             "    return max((n for n in range(max_running + 1, 2000)"
-            " if base_us + n * token_us <= gap_us), default=0)"
+            " if base_us + n * token_us <= gap_us), default=0)",
         ),
         FULL,
     ),
     row(
         "partial: a test of answers beside a prompt alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab2-regression",
             "def test_planner(make_planner):\n"
             "    planner = make_planner(token_budget=9, max_running=2, max_bypasses=1)\n"
             "    answer = view('answer', is_answering=True, num_blocks=1)\n"
             "    rows, _ = planner.plan([answer, view('p', num_left=50)], [], 9)\n"
-            "    assert 'answer' in dict(rows)"
+            "    assert 'answer' in dict(rows)",
         ),
         (4, 4, 3, 3, 1, 1),
         contains="gives a row to a victim",
     ),
     row(
         "partial: a test of memory alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab2-regression",
             "def test_planner(make_planner):\n"
             "    planner = make_planner(token_budget=9, max_running=2, max_bypasses=1)\n"
             "    answer = view('answer', is_answering=True, num_blocks=1, num_new_blocks=1)\n"
             "    p = view('p', num_left=5, num_blocks=1)\n"
             "    rows, victims = planner.plan([answer, p], [], 0)\n"
-            "    assert dict(rows) == {'answer': 1} and list(victims) == ['p']"
+            "    assert dict(rows) == {'answer': 1} and list(victims) == ['p']",
         ),
         (4, 4, 3, 3, 1, 1),
         contains="computes a whole prompt",
     ),
     row(
         "partial: a test that asks for an order of rows",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab2-regression",
             BANK.solution("lab2-regression")
             + "\n    rows, _ = planner.plan([view('p', num_left=5), answer], [], 9)\n"
-            "    assert [name for name, _ in rows] == ['answer', 'p']\n"
+            "    assert [name for name, _ in rows] == ['answer', 'p']\n",
         ),
         (4, 4, 3, 3, 0, 1),
         contains="correct implementation",

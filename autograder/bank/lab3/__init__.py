@@ -17,7 +17,7 @@ REGRESSION_ONLY = (0.0, 0.0, 0.0, 0.0, 3.0)
 
 BANK = Bank(LAB, setup="lab3-setup", answers=("lab3-engine", "lab3-regression"))
 released, solved, edited = BANK.released, BANK.solved, BANK.edited
-own_cell, row = BANK.own_cell, BANK.row
+own_cell, row, solved_but = BANK.own_cell, BANK.row, BANK.solved_but
 
 
 # -- right ways and the untouched release

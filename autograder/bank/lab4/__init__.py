@@ -7,7 +7,7 @@ of a notebook: the solution's or the untouched release's.
 from __future__ import annotations
 
 from autograder import bank
-from autograder.bank.base import Bank, Notebook, Submission, cell, set_source
+from autograder.bank.base import Bank, Notebook, Submission
 from autograder.scoring.lab4.subjects import LAB
 
 FULL = (4.0, 4.0, 3.0, 3.0, 3.0, 1.0)
@@ -16,7 +16,7 @@ REGRESSION_ONLY = (0.0, 0.0, 0.0, 0.0, 3.0, 1.0)
 
 BANK = Bank(LAB, setup="lab4-setup", answers=("lab4-cache", "lab4-regression", "lab4-bonus"))
 released, solved, edited = BANK.released, BANK.solved, BANK.edited
-own_cell, row = BANK.own_cell, BANK.row
+own_cell, row, solved_but = BANK.own_cell, BANK.row, BANK.solved_but
 
 ROOT = 'parent = json.dumps({"salt": request["salt"], "adapter": request["adapter"]})'
 PREFIX = 'return [request["salt"], request["adapter"], request["tokens"][:end]]'
@@ -28,14 +28,6 @@ def rooted(who: str) -> Notebook:
         (ROOT, f"parent = json.dumps({who})"),
         (PREFIX, f'return [{who}, request["tokens"][:end]]'),
     )
-
-
-def with_answer(name: str, source: str) -> Notebook:
-    return set_source(solved(), name, source)
-
-
-def given(name: str) -> str:
-    return "".join(cell(released(), name)["source"])
 
 
 # -- right ways and the untouched release

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autograder.bank.base import Notebook, set_source
+from autograder.bank.base import Notebook
 from autograder.bank.hostile import Hostile
-from autograder.bank.lab4 import BANK, FULL, NONE, REGRESSION_ONLY, row, solved
+from autograder.bank.lab4 import BANK, FULL, NONE, REGRESSION_ONLY, row, solved_but
 from autograder.notebooks import REPOSITORY
 
 SHARED = Hostile(
@@ -56,7 +56,7 @@ def pasted() -> Notebook:
     """The reference's own text: it is another class, over another pool."""
     text = (REPOSITORY / "minserve" / "kv" / "prefix.py").read_text("utf-8")
     lines = [line for line in text.split("\n") if not line.startswith("from minserve")]
-    return set_source(solved(), "lab4-cache", "\n".join(lines))
+    return solved_but("lab4-cache", "\n".join(lines))
 
 
 HOSTILE = [

@@ -8,10 +8,9 @@ from autograder.bank.lab4 import (
     REGRESSION_ONLY,
     ROOT,
     edited,
-    given,
     rooted,
     row,
-    with_answer,
+    solved_but,
 )
 
 # Pieces of the solution that the edits below replace.
@@ -207,18 +206,18 @@ WRONG = [
     ),
     row(
         "partial: right cache, untouched test",
-        lambda: with_answer("lab4-regression", given("lab4-regression")),
+        lambda: solved_but("lab4-regression"),
         (4, 4, 3, 3, 0, 1),
     ),
     row(
         "partial: untouched cache, right test",
-        lambda: with_answer("lab4-cache", given("lab4-cache")),
+        lambda: solved_but("lab4-cache"),
         REGRESSION_ONLY,
         through_nbgrader=True,
     ),
     row(
         "partial: a test of the salt alone",
-        lambda: with_answer(
+        lambda: solved_but(
             "lab4-regression",
             "def test_prefixes(make_cache):\n"
             "    cache = make_cache(block_size=2)\n"
@@ -230,7 +229,7 @@ WRONG = [
     ),
     row(
         "partial: a test of time and collisions alone",
-        lambda: with_answer(
+        lambda: solved_but(
             "lab4-regression",
             "def test_prefixes(make_cache):\n"
             "    cache = make_cache(block_size=2, collide=True)\n"
@@ -244,7 +243,7 @@ WRONG = [
     ),
     row(
         "partial: a test that asks what nobody promised",
-        lambda: with_answer(
+        lambda: solved_but(
             "lab4-regression",
             BANK.solution("lab4-regression") + "\n    assert len(cache.entries) == 1\n",
         ),
@@ -253,13 +252,13 @@ WRONG = [
     ),
     row(
         "partial: right cache, untouched bonus",
-        lambda: with_answer("lab4-bonus", given("lab4-bonus")),
+        lambda: solved_but("lab4-bonus"),
         (4, 4, 3, 3, 3, 0),
         contains="keyed hash",
     ),
     row(
         "partial: a bonus whose names run together",
-        lambda: with_answer(
+        lambda: solved_but(
             "lab4-bonus",
             BANK.solution("lab4-bonus").replace("json.dumps(who)", "''.join(map(str, who))"),
         ),
@@ -267,7 +266,7 @@ WRONG = [
     ),
     row(
         "partial: a bonus without the secret",
-        lambda: with_answer(
+        lambda: solved_but(
             "lab4-bonus", BANK.solution("lab4-bonus").replace("secret.encode()", "b'minserve'")
         ),
         (4, 4, 3, 3, 3, 0),
@@ -275,7 +274,7 @@ WRONG = [
     ),
     row(
         "partial: a bonus by Python's own hash",
-        lambda: with_answer(
+        lambda: solved_but(
             "lab4-bonus",
             "def salt_of(secret, scope, tenant, user):\n"
             "    return str(hash((secret, scope, tenant, user if scope == 'user' else None)))",
@@ -285,7 +284,7 @@ WRONG = [
     ),
     row(
         "partial: a bonus with the names in it",
-        lambda: with_answer(
+        lambda: solved_but(
             "lab4-bonus",
             BANK.solution("lab4-bonus").replace(".hexdigest()", ".hexdigest() + tenant"),
         ),

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from autograder.bank.base import append, set_source
+from autograder.bank.base import append
 from autograder.bank.hostile import Hostile
-from autograder.bank.lab5 import BANK, FULL, NONE, REGRESSION_ONLY, released, row, solved
+from autograder.bank.lab5 import (
+    BANK,
+    FULL,
+    NONE,
+    REGRESSION_ONLY,
+    released,
+    row,
+    solved_but,
+)
 from autograder.notebooks import REPOSITORY
 
 SHARED = Hostile(
@@ -60,7 +68,7 @@ def pasted():
     text = (REPOSITORY / "minserve" / "reuse" / "key.py").read_text("utf-8")
     lines = [line for line in text.split("\n") if "minserve" not in line and "rfc8785" not in line]
     source = "\n".join(lines) + "\nclass AnswerCache(CanonicalKey):\n    key = CanonicalKey.of\n"
-    return set_source(solved(), "lab5-cache", source)
+    return solved_but("lab5-cache", source)
 
 
 def memorised_questions():

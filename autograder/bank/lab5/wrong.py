@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from autograder.bank.base import cell, set_source
 from autograder.bank.lab5 import (
     BANK,
     DIGEST,
     REGRESSION_ONLY,
     edited,
-    released,
     row,
-    solved,
-    with_bonus,
-    with_test,
+    solved_but,
 )
 
 # Pieces of the solution that the edits below replace.
@@ -284,66 +280,70 @@ WRONG = [
     ),
     row(
         "partial: right cache, untouched test",
-        lambda: with_test("".join(cell(released(), "lab5-regression")["source"])),
+        lambda: solved_but("lab5-regression"),
         (4, 4, 3, 3, 0, 1),
     ),
     row(
         "partial: untouched cache, right test",
-        lambda: set_source(
-            solved(), "lab5-cache", "".join(cell(released(), "lab5-cache")["source"])
-        ),
+        lambda: solved_but("lab5-cache"),
         REGRESSION_ONLY,
         through_nbgrader=True,
     ),
     row(
         "partial: a test of the tenant alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab5-regression",
             "def test_reuse(make_cache):\n"
             "    cache, model = make_cache()\n"
             "    cache.put(ask(), says('x'), 0)\n"
-            "    assert cache.get(ask(tenant='globex'), 1) is None"
+            "    assert cache.get(ask(tenant='globex'), 1) is None",
         ),
         (4, 4, 3, 3, 1, 1),
         contains="as long as people ask for it",
     ),
     row(
         "partial: a test of time and orders alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab5-regression",
             "def test_reuse(make_cache):\n"
             "    cache, model = make_cache(freshness_s=10)\n"
             "    cache.put(ask(), says('x'), 0)\n"
             "    assert cache.get(ask('Close my account.'), 1) is None\n"
             "    assert cache.get(ask(), 9) == 'x'\n"
-            "    assert cache.get(ask(), 10) is None"
+            "    assert cache.get(ask(), 10) is None",
         ),
         (4, 4, 3, 3, 2, 1),
         contains="to another tenant",
     ),
     row(
         "partial: a test that asks what nobody promised",
-        lambda: with_test(
-            BANK.solution("lab5-regression") + "\n    assert len(cache.key(ask())) == 64\n"
+        lambda: solved_but(
+            "lab5-regression",
+            BANK.solution("lab5-regression") + "\n    assert len(cache.key(ask())) == 64\n",
         ),
         (4, 4, 3, 3, 0, 1),
         contains="correct implementation",
     ),
     row(
         "partial: right cache, untouched bonus",
-        lambda: with_bonus("".join(cell(released(), "lab5-bonus")["source"])),
+        lambda: solved_but("lab5-bonus"),
         (4, 4, 3, 3, 3, 0),
         contains="threshold",
     ),
     row(
         "partial: a bonus that lets a tie pass",
-        lambda: with_bonus(BANK.solution("lab5-bonus").replace("near > near", "near >= near")),
+        lambda: solved_but(
+            "lab5-bonus", BANK.solution("lab5-bonus").replace("near > near", "near >= near")
+        ),
         (4, 4, 3, 3, 3, 0),
     ),
     row(
         "partial: a bonus that names every intent",
-        lambda: with_bonus(
+        lambda: solved_but(
+            "lab5-bonus",
             BANK.solution("lab5-bonus")
             .replace("min(above)", "min(above, default=1.0)")
-            .replace("        if above:\n    ", "")
+            .replace("        if above:\n    ", ""),
         ),
         (4, 4, 3, 3, 3, 0),
     ),

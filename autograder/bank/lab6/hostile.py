@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from autograder.bank.base import append, set_source
+from autograder.bank.base import append
 from autograder.bank.hostile import Hostile
-from autograder.bank.lab6 import BANK, FULL, NONE, REGRESSION_ONLY, released, row, solved
+from autograder.bank.lab6 import (
+    BANK,
+    FULL,
+    NONE,
+    REGRESSION_ONLY,
+    released,
+    row,
+    solved_but,
+)
 from autograder.notebooks import REPOSITORY
 
 SHARED = Hostile(
@@ -95,7 +103,7 @@ def pasted():
     text = text.replace("from __future__ import annotations\n", "")
     source = f"{text}\nclass PaymentQueue(JobLease):\n"
     source += "    def __init__(self, store, *rest):\n        super().__init__(*rest)\n"
-    return set_source(solved(), "lab6-queue", source)
+    return solved_but("lab6-queue", source)
 
 
 def storing(code: str):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from autograder.bank.base import cell, set_source
 from autograder.bank.lab6 import (
     BANK,
     KEY,
     REGRESSION_ONLY,
     edited,
-    released,
     row,
-    solved,
-    with_bonus,
-    with_test,
+    solved_but,
 )
 
 # Pieces of the solution that the edits below replace.
@@ -352,32 +348,32 @@ WRONG = [
     ),
     row(
         "partial: right queue, untouched test",
-        lambda: with_test("".join(cell(released(), "lab6-regression")["source"])),
+        lambda: solved_but("lab6-regression"),
         (4, 3, 4, 3, 0, 1),
     ),
     row(
         "partial: untouched queue, right test",
-        lambda: set_source(
-            solved(), "lab6-queue", "".join(cell(released(), "lab6-queue")["source"])
-        ),
+        lambda: solved_but("lab6-queue"),
         REGRESSION_ONLY,
         through_nbgrader=True,
     ),
     row(
         "partial: a test of dead workers alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab6-regression",
             "def test_delivery(make_queue):\n"
             "    queue, store = make_queue(10, 3)\n"
             "    job = queue.submit('a', refund(), 0)\n"
             "    queue.claim('one', 0)\n"
-            "    assert queue.claim('two', 10) is not None"
+            "    assert queue.claim('two', 10) is not None",
         ),
         (4, 3, 4, 3, 1, 1),
         contains="another's by now",
     ),
     row(
         "partial: a test of crashes alone",
-        lambda: with_test(
+        lambda: solved_but(
+            "lab6-regression",
             "def test_delivery(make_queue):\n"
             "    queue, store = make_queue(10, 3)\n"
             "    job = queue.submit('a', refund(), 0)\n"
@@ -386,37 +382,40 @@ WRONG = [
             "    with contextlib.suppress(ConnectionAbortedError):\n"
             "        queue.complete(job, claim['token'], 'ok', due(refund()), 1)\n"
             "    queue.restart()\n"
-            "    assert len(store.paid()) == 2 and queue.status(job, 2)['state'] == 'done'"
+            "    assert len(store.paid()) == 2 and queue.status(job, 2)['state'] == 'done'",
         ),
         (4, 3, 4, 3, 1, 1),
         contains="whose worker has died",
     ),
     row(
         "partial: a test that asks what nobody promised",
-        lambda: with_test(
-            BANK.solution("lab6-regression") + "\n    assert job == 'job-1', 'the first'\n"
+        lambda: solved_but(
+            "lab6-regression",
+            BANK.solution("lab6-regression") + "\n    assert job == 'job-1', 'the first'\n",
         ),
         (4, 3, 4, 3, 0, 1),
         contains="correct implementation",
     ),
     row(
         "partial: right queue, untouched bonus",
-        lambda: with_bonus("".join(cell(released(), "lab6-bonus")["source"])),
+        lambda: solved_but("lab6-bonus"),
         (4, 3, 4, 3, 3, 0),
         contains="another time",
     ),
     row(
         "partial: a bonus whose retries return all at once",
-        lambda: with_bonus(
-            BANK.solution("lab6-bonus").replace("(told_s or 0.0) + draw", "told_s or draw")
+        lambda: solved_but(
+            "lab6-bonus",
+            BANK.solution("lab6-bonus").replace("(told_s or 0.0) + draw", "told_s or draw"),
         ),
         (4, 3, 4, 3, 3, 0),
         contains="another time",
     ),
     row(
         "partial: a bonus that overflows",
-        lambda: with_bonus(
-            BANK.solution("lab6-bonus").replace("min(attempt - 1, 1000)", "attempt - 1")
+        lambda: solved_but(
+            "lab6-bonus",
+            BANK.solution("lab6-bonus").replace("min(attempt - 1, 1000)", "attempt - 1"),
         ),
         (4, 3, 4, 3, 3, 0),
         contains="OverflowError",
