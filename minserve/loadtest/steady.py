@@ -21,6 +21,7 @@ from minserve.loadtest.over_time import Cohort
 LIMIT = 0.05
 """A drift up to this counts as none: `capacity` is not told more closely either."""
 MIDDLE = (0.3, 0.8)
+"""Shares of the arrivals' time between which the trend is looked for."""
 GROUPS = 6
 MIN_COUNT = 50
 """Requests in the middle: neighbours wait alike, and the bounds of fewer would be too narrow."""
