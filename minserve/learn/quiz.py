@@ -73,6 +73,13 @@ QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
             "longest answer. What a larger group makes worse is the gap between tokens, a little.",
         },
     ),
+    "the hit rate": (
+        "document",
+        {
+            "greeting": "nearly all of its requests hit, with 32 tokens of their thousand.",
+            "document": "three in ten of its requests hit, each with nearly 3,000 tokens.",
+        },
+    ),
     "where the time goes": (
         "last",
         {
