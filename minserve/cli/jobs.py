@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json as json_module
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from minserve.cli.console import Json, out, print_json
-from minserve.errors import ConfigError
+from minserve.errors import ConfigError, DataNotFound
 
 Store = Annotated[
     str,
@@ -34,6 +35,15 @@ def open_store(url: str, **more: Any):
     from minserve.jobs.store import JobStore
 
     return JobStore(url, KINDS, **more)
+
+
+def existing_store(url: str):
+    """As `open_store`, for a command that is to find something there: makes no file of its own."""
+    path = url.removeprefix("sqlite:///")
+    if path != url and not Path(path).exists():
+        hint = "say with --store or MINSERVE_JOBS where it is; `minserve jobs submit` makes one"
+        raise DataNotFound(f"there is no job store at {path}", hint)
+    return open_store(url)
 
 
 def as_json(job: Any) -> dict[str, Any]:
@@ -88,7 +98,7 @@ def list_jobs(
 
     if state is not None and state not in list(State):
         raise ConfigError(f"state {state!r}", f"use one of {', '.join(State)}")
-    opened = open_store(store)
+    opened = existing_store(store)
     found = opened.list(None, state=State(state) if state else None, limit=limit)
     if json:
         return print_json({"jobs": [as_json(job) for job in found]})
@@ -99,7 +109,7 @@ def list_jobs(
 @jobs.command()
 def show(job_id: JobId, store: Store = DEFAULT_STORE, json: Json = False) -> None:
     """Show a job, its failed attempts and its ledger."""
-    opened = open_store(store)
+    opened = existing_store(store)
     job = opened.get(None, job_id)
     ledger, failed = opened.ledger(None, job_id), opened.failures(None, job_id)
     if json:
@@ -117,7 +127,7 @@ def show(job_id: JobId, store: Store = DEFAULT_STORE, json: Json = False) -> Non
 @jobs.command()
 def cancel(job_id: JobId, store: Store = DEFAULT_STORE) -> None:
     """End a job; says which terminal state won."""
-    print(open_store(store).cancel(None, job_id).state)
+    print(existing_store(store).cancel(None, job_id).state)
 
 
 @jobs.command()
@@ -125,7 +135,7 @@ def dead(store: Store = DEFAULT_STORE, json: Json = False) -> None:
     """List the dead letters, with their owner and the reason."""
     from minserve.jobs.job import State
 
-    found = open_store(store).list(None, state=State.DEAD, limit=1000)
+    found = existing_store(store).list(None, state=State.DEAD, limit=1000)
     print_json({"jobs": [as_json(job) for job in found]}) if json else _table(found)
 
 
@@ -138,7 +148,7 @@ def redrive(
     """Queue dead letters again, each with a fresh retry budget."""
     from minserve.jobs.job import State
 
-    opened = open_store(store)
+    opened = existing_store(store)
     if everything:
         job_ids = [job.id for job in opened.list(None, state=State.DEAD, limit=100_000)]
     for job_id in job_ids or ():
@@ -157,7 +167,7 @@ def watch(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    opened = open_store(store)
+    opened = existing_store(store)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
         bar = bars.add_task("queued", total=None)

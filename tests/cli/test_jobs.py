@@ -28,6 +28,12 @@ def store(url):
     store.close()
 
 
+def test_looking_for_jobs_where_there_is_no_store_makes_none(minserve, url, tmp_path):
+    for command in ("list", "dead", "redrive --all"):
+        minserve(f"jobs {command}", "--store", url).refused("no job store at")
+    assert not list(tmp_path.glob("jobs.db*"))
+
+
 def test_job_is_submitted_once_under_its_key_listed_and_shown(minserve, url, store):
     options = (*("--store", url, "--tenant", "acme", "--subject", "ann"), "--key", "monday")
     options += ("--priority", "3", "--deadline", "600")
