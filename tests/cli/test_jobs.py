@@ -86,7 +86,7 @@ def test_dead_letters_are_listed_with_their_owner_and_redriven(minserve, url, st
         (("worker --lease 0 --model none",), "lease"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_line(minserve, url, command, words):
+def test_what_makes_no_sense_is_refused_in_a_line(minserve, url, store, command, words):
     minserve(*command, "--store", url).refused(words)
 
 
