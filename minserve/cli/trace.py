@@ -98,6 +98,9 @@ def drawing(told: dict[str, Any], width: int):
     if told["preempted_s"]:
         times = ", ".join(map(_ms, told["preempted_s"]))
         text.append(f"preempted at {times}: its blocks went to others\n")
+    for attempt in told.get("attempts", ()):
+        when = f"{_ms(attempt['start_s'])} to {_ms(attempt['end_s'])}"
+        text.append(f"asked {attempt['model']}: {attempt['outcome']} ({when})\n")
     figures = [("waited", "queue_delay_s"), ("first token", "ttft_s")]
     figures += [("a token", "tpot_s"), ("in all", "e2e_s"), ("deadline", "deadline_s")]
     for name, field in figures:

@@ -95,6 +95,19 @@ def test_a_trace_is_drawn_as_stretches_in_order_with_the_preemption():
     assert max(map(len, text.splitlines())) <= 108
 
 
+def test_operators_see_caches_and_a_cascade_in_top_and_in_the_trace():
+    reuse = {
+        "caches": {"exact": {"asked": 1_234, "answered": 56}},
+        "stale_hits": 0,
+        "cascade": {"nano": {"passed": 7, "failed": 2}},
+    }
+    text = " ".join(printed(top.screen(PICTURE | {"reuse": reuse}, [1.0], 100), 100).split())
+    assert "exact 56 of 1,234, nano 7 passed 2 failed" in text and "stale" not in text
+    asked = {"model": "nano", "outcome": "failed", "start_s": 0.0, "end_s": 1.5}
+    text = printed(trace.drawing(TOLD | {"attempts": [asked]}, 108), 108)
+    assert "asked nano: failed (0.0 ms to 1.50 s)" in text
+
+
 def test_a_trace_is_drawn_as_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     trace.figure(TOLD).savefig(tmp_path / "trace.png")
