@@ -167,9 +167,9 @@ class CascadedService:
         return Ended(0, FinishReason.ERROR, why)
 
     def _end(self, run: _Run, *outputs: Output) -> None:
-        del self._running[run.request.id]
-        for output in outputs:
-            run.listener(output)
+        if self._running.pop(run.request.id, None):
+            for output in outputs:
+                run.listener(output)
 
 
 def cascade_of(service: object) -> CascadedService | None:

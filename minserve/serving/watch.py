@@ -62,9 +62,12 @@ class Watch:
             log.exception("an event of kind %s was not taken in", event.kind)
 
     def _attempted(self, request: Asked, attempt: Attempt) -> None:
-        self.traces.attempted(request, attempt)
-        self.metrics.note_attempt(attempt)
-        self.attempts[attempt.model, attempt.outcome] += 1
+        try:
+            self.traces.attempted(request, attempt)
+            self.metrics.note_attempt(attempt)
+            self.attempts[attempt.model, attempt.outcome] += 1
+        except Exception:  # as in `_note`
+            log.exception("an attempt of %s was not taken in", attempt.model)
 
     @property
     def reuse(self) -> dict[str, Any] | None:
