@@ -6,6 +6,7 @@ cannot tell them apart by reading them.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,19 @@ from autograder.harness import ChildMisbehaved, Raised, RemoteError
 from autograder.scoring.base import CellScore, Open
 
 MAX_SUBJECTS = 200  # objects that one test may make
-MAX_CALLS = 10_000
+MAX_CALLS = 2_000
+SHARE_OF_ALL = 10  # so many calls may have the most values
+
+
+def num_values(value: Any) -> int:
+    """How many values a list or dictionary holds, itself included, however deep."""
+    total, left = 0, [value]
+    while left:
+        value = left.pop()
+        total += 1
+        if type(value) in (list, dict):
+            left += value.values() if type(value) is dict else value
+    return total
 
 
 @dataclass(frozen=True)
@@ -24,13 +37,15 @@ class Interface:
     list of them, or the one that there is.
 
     `methods` and `properties` say per kind what can be called and read, `maker` is the spec of the
-    remote function that the test is given.
+    remote function that the test is given. `max_values` bounds what the arguments of one call hold:
+    implementations run in the grader's process, and some take time or memory as its square.
     """
 
     maker: dict[str, Any]
     make: Callable[..., dict[str, Any]]
     methods: Mapping[str, Mapping[str, Sequence[str]]]
     properties: Mapping[str, Sequence[str]]
+    max_values: int = 5_000
 
 
 class Host:
@@ -39,35 +54,39 @@ class Host:
     def __init__(self, subject: Any, interface: Interface) -> None:
         self._subject, self._interface = subject, interface
         self._made: list[dict[str, Any]] = []
-        self._num_calls = 0
+        self._num_calls = self._num_values = 0
 
     def serve(self, name: str, method: str, args: list[Any]) -> Any:
         self._num_calls += 1
         if self._num_calls > MAX_CALLS:
             raise RemoteError("RuntimeError", f"a test may make {MAX_CALLS} calls")
+        self._check_size(args)
         if name == self._interface.maker["name"]:
             return self._make(args)
         kind, _, number = name.partition(" ")
         methods, properties = self._interface.methods, self._interface.properties
-        if not number.isdecimal() or int(number) >= len(self._made) or kind not in methods:
+        is_number = number.isdecimal() and len(number) <= len(str(MAX_SUBJECTS))
+        if not is_number or int(number) >= len(self._made) or kind not in methods:
             raise ChildMisbehaved(f"asked for {name[:40]!r}")
         subject = self._made[int(number)][kind]
         if method in properties.get(kind, ()):
             return getattr(subject, method)
         if method not in methods[kind]:
             raise ChildMisbehaved(f"asked for {kind}.{method[:40]}")
-        try:
-            return (subject if method == "__call__" else getattr(subject, method))(*args)
-        except RemoteError:
-            raise
-        except Exception as error:  # whatever it is, the learner's test should see it
-            raise RemoteError(type(error).__name__, str(error)) from None
+        return _told(subject if method == "__call__" else getattr(subject, method), args)
+
+    def _check_size(self, args: list[Any]) -> None:
+        num, most = num_values(args), self._interface.max_values
+        self._num_values += num
+        if num > most or self._num_values > SHARE_OF_ALL * most:
+            what = f"{most} values in one call, {SHARE_OF_ALL * most} in all"
+            raise RemoteError("ValueError", f"a test may give {what}")
 
     def _make(self, args: list[Any]) -> Any:
         if len(self._made) >= MAX_SUBJECTS:
             raise RemoteError("RuntimeError", f"a test may make {MAX_SUBJECTS} of them")
         number = len(self._made)
-        self._made.append(self._interface.make(self._subject, *args))
+        self._made.append(_told(self._interface.make, [self._subject, *args]))
         remotes = [
             {
                 "remote": {
@@ -82,9 +101,20 @@ class Host:
         return remotes if len(remotes) > 1 else remotes[0]
 
 
+def _told(function: Callable[..., Any], args: list[Any]) -> Any:
+    """What a call comes to; whatever it raises, the learner's test should see it."""
+    try:
+        return function(*args)
+    except RemoteError:
+        raise
+    except Exception as error:
+        raise RemoteError(type(error).__name__, str(error)) from None
+
+
 def score_test(
     scored: CellScore,
     open_child: Open,
+    rng: random.Random,
     function: str,
     interface: Interface,
     right: Sequence[tuple[str, Any]],
@@ -94,10 +124,15 @@ def score_test(
     """A right implementation that fails costs everything, a faulty one that passes `points_each`.
 
     `right` are (name, subject); `faulty` maps a name to (subject, what it does in words).
+    NOTE: they come in an order that is drawn: a test may find out the how-manyth it meets, by the
+    clock or by what files are in the machine's memory.
     """
-    for _, subject in right:
+    missed = set()
+    subjects: list[tuple[str | None, Any]] = [(None, subject) for _, subject in right]
+    subjects += [(name, subject) for name, (subject, _) in faulty.items()]
+    for name, subject in rng.sample(subjects, len(subjects)):
         error = failure(open_child, function, interface, subject)
-        if error is not None:
+        if name is None and error is not None:
             scored.failed.append(REJECTS)
             scored.feedback.append(
                 f"Seen: your test fails on a correct implementation: {error}, {error.place}.\n"
@@ -105,15 +140,16 @@ def score_test(
                 "  Look at: every assert: does the text above the code promise this?"
             )
             return
-    for name, (subject, words) in faulty.items():
-        if failure(open_child, function, interface, subject) is None:
-            scored.failed.append(misses(name))
-            scored.costs[misses(name)] = points_each
-            scored.feedback.append(
-                f"Seen: your test passes on an implementation that {words}.\n"
-                "  Rule: a test is worth what it can catch.\n"
-                "  Look at: which situation would show it, and does your test play that one?"
-            )
+        if name is not None and error is None:
+            missed.add(name)
+    for name in (name for name in faulty if name in missed):
+        scored.failed.append(misses(name))
+        scored.costs[misses(name)] = points_each
+        scored.feedback.append(
+            f"Seen: your test passes on an implementation that {faulty[name][1]}.\n"
+            "  Rule: a test is worth what it can catch.\n"
+            "  Look at: which situation would show it, and does your test play that one?"
+        )
 
 
 REJECTS = "rejects a right one"

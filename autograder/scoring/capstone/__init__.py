@@ -27,6 +27,7 @@ def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> 
     regression.score_test(
         scored,
         open_child,
+        rng,
         "test_plan",
         subjects.INTERFACE,
         subjects.SUBJECTS.right,

@@ -9,6 +9,7 @@ from autograder.scoring.regression import Interface
 from autograder.scoring.subjects import Subjects
 
 LAB = "lab1_load_report"
+MAX_TOKENS = 100_000  # of all answers of one report
 METHODS = {"report": {"figures": []}}
 MAKE = {
     "name": "make_report",
@@ -63,7 +64,17 @@ def make_report(
             raise RemoteError("ValueError", "a limit is a number of seconds")
     if type(records) is not list or not all(type(record) is dict for record in records):
         raise RemoteError("TypeError", "records are a list of dictionaries, as record() makes them")
+    if sum(num_tokens(record) for record in records) > MAX_TOKENS:
+        raise RemoteError("ValueError", f"a test's answers may have {MAX_TOKENS} tokens")
     return {"report": report_class(records, ttft_limit_s, tpot_limit_s)}
 
 
-INTERFACE = Interface(MAKE, make_report, METHODS, {})
+def num_tokens(record: dict[str, Any]) -> int:
+    """Tokens of a record, as far as it is one: a report may keep a time for each."""
+    chunks = record.get("chunks")
+    chunks = [c for c in chunks if type(c) is dict] if type(chunks) is list else []
+    counts = [chunk.get("num_tokens") for chunk in chunks]
+    return sum(max(0, count) for count in counts if type(count) is int)
+
+
+INTERFACE = Interface(MAKE, make_report, METHODS, {}, max_values=30_000)

@@ -32,6 +32,7 @@ def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> 
     regression.score_test(
         scored,
         open_child,
+        rng,
         "test_planner",
         subjects.INTERFACE,
         subjects.SUBJECTS.right,

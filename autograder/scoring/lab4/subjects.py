@@ -63,4 +63,4 @@ def make_bench(cache_class: type, block_size: Any = 4, collide: Any = False) -> 
     return {"cache": make_cache(block_size, collide is True)}
 
 
-INTERFACE = Interface(MAKE, make_bench, METHODS, {})
+INTERFACE = Interface(MAKE, make_bench, METHODS, {}, max_values=1_000)

@@ -33,6 +33,7 @@ def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> 
     regression.score_test(
         scored,
         open_child,
+        rng,
         "test_delivery",
         subjects.INTERFACE,
         subjects.SUBJECTS.right,
