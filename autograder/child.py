@@ -35,6 +35,18 @@ def limit(limits):
         os.setgroups([])
         os.setresgid(limits["uid"], limits["uid"], limits["uid"])
         os.setresuid(limits["uid"], limits["uid"], limits["uid"])
+    leave_keyring()
+
+
+def leave_keyring():
+    """Take a keyring of one's own: the one of the instructor's session would outlive this process,
+    and what one child puts there another could read."""
+    import ctypes
+    import platform
+
+    number = {"x86_64": 250, "aarch64": 219}.get(platform.machine())
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, None)  # keyctl(KEYCTL_JOIN_SESSION_KEYRING)
 
 
 class Channel:

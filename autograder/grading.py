@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -120,13 +121,27 @@ class Loader:
 def score_submission(
     course: Course, lab: Lab, student: str, notebook: nbformat.NotebookNode
 ) -> Result:
-    """Score, and leave the result in the course. A group's members share their hidden values."""
-    who = course.rules().group_of(lab, student)
-    seed = seed_of(course.secret, course.offering, who, lab.name)
-    result = score_notebook(notebook, lab, seed, sandbox.best_level())
+    """Score, and leave the result in the course. A group's members share their hidden values.
+
+    Raises `ConfigError` where the isolation is weak and nobody has accepted that.
+    """
+    level, who = sandbox.accepted_level(), course.rules().group_of(lab, student)
+    seed = seed_of(course.secret, course.offering, who, lab.name, work_of(notebook, lab))
+    result = score_notebook(notebook, lab, seed, level)
     result |= {"student": student, "lab": lab.name, "version": release.version(lab)}
     save(course, result)
     return result
+
+
+def work_of(notebook: nbformat.NotebookNode, lab: Lab) -> str:
+    """A digest of the learner's own code in a transplanted notebook."""
+    sources = [
+        cell.source
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        and ("nbgrader" not in cell.metadata or notebooks.cell_id(cell) in lab.solutions)
+    ]
+    return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
 
 
 def blank(lab: Lab, student: str) -> Result:

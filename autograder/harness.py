@@ -20,6 +20,7 @@ from minserve.errors import MinserveError
 
 Cells = Sequence[tuple[str, str]]
 LINE_LIMIT = 4 * 2**20  # bytes
+SENT_LIMIT = 16 * 2**20  # bytes that one child may send; the solutions send 0.15 MB at most
 LOOK_EVERY_S = 0.2
 ENDED = "ended the process (exit, signal or out of memory)"
 ANSWER_LIMIT = 20_000  # messages within one call
@@ -97,7 +98,9 @@ class Child:
     def __init__(self, cells: Cells, limits: sandbox.Limits, level: str) -> None:
         self._limits = limits
         self._buffer = b""
+        self._num_bytes = 0
         self._left_s = limits.session_s
+        self._looked_s = time.monotonic()
         self._num_lines = {name: source.count("\n") + 1 for name, source in cells}
         self._process = sandbox.start(limits, level)
         try:
@@ -137,8 +140,7 @@ class Child:
             self._left_s -= time.monotonic() - started_s
 
     def _exchange(self, message: dict[str, Any], serve: Serve) -> Any:
-        if self._left_s <= 0:
-            raise ChildTimedOut(f"took more than {self._limits.session_s:g} s in all")
+        self._end_s = time.monotonic() + self._left_s
         self._send(message)
         for _ in range(ANSWER_LIMIT):
             answer = self._receive()
@@ -177,8 +179,8 @@ class Child:
         os.set_blocking(pipe, False)
         deadline_s = time.monotonic() + self._limits.wall_s
         while data:
+            self._check_time(deadline_s)
             if not select.select([], [pipe], [], LOOK_EVERY_S)[1]:
-                self._check_time(deadline_s)
                 continue
             try:
                 data = data[os.write(pipe, data[:4096]) :]
@@ -188,15 +190,18 @@ class Child:
     def _receive(self) -> dict[str, Any]:
         deadline_s = time.monotonic() + self._limits.wall_s
         while b"\n" not in self._buffer:
+            self._check_time(deadline_s)
             if not select.select([self._process.stdout], [], [], LOOK_EVERY_S)[0]:
-                self._check_time(deadline_s)
                 continue
             data = self._process.stdout.read1(65536)
             if not data:
                 raise ChildCrashed(ENDED)
             self._buffer += data
+            self._num_bytes += len(data)
             if len(self._buffer) > LINE_LIMIT:
                 raise ChildMisbehaved(f"sent a line of more than {LINE_LIMIT} bytes")
+            if self._num_bytes > SENT_LIMIT:
+                raise ChildMisbehaved(f"sent more than {SENT_LIMIT} bytes")
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             message = json.loads(line)
@@ -207,11 +212,20 @@ class Child:
         return message
 
     def _check_time(self, deadline_s: float) -> None:
-        """NOTE: counted in processor time, so that a busy machine changes nobody's score."""
-        if sandbox.cpu_used_s(self._process) >= self._limits.cpu_s:
-            raise ChildTimedOut(f"used more than {self._limits.cpu_s} s of processor time")
-        if time.monotonic() >= deadline_s:
+        """NOTE: counted in processor time, so that a busy machine changes nobody's score; and
+        looked at whether or not something comes, else a child that always sends is never late."""
+        now_s = time.monotonic()
+        if now_s >= self._end_s:
+            raise ChildTimedOut(f"took more than {self._limits.session_s:g} s in all")
+        if now_s >= deadline_s:
             raise ChildTimedOut(f"gave no answer for {self._limits.wall_s:g} s")
+        if now_s - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = now_s
+            cpu_s, memory_mb = sandbox.used(self._process)
+            if cpu_s >= self._limits.cpu_s:
+                raise ChildTimedOut(f"used more than {self._limits.cpu_s} s of processor time")
+            if memory_mb > self._limits.memory_mb:
+                raise ChildCrashed(f"used more than {self._limits.memory_mb} MB of memory")
 
 
 def _checked_cells(loaded: Any, cells: Cells) -> dict[str, dict[str, Any]]:

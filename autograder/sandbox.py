@@ -13,9 +13,9 @@ generous one on the clock for code that sleeps.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -35,6 +35,7 @@ CHILD = Path(__file__).with_name("child.py")
 # learner's own lifecycle, not for a call of the reference.
 SHARED = ("__init__.py", "errors.py", "clock.py", "events.py", "request.py", "kv")
 LEVELS = ("bubblewrap", "unshare", "plain")
+ACCEPTS_WEAK = "MINSERVE_ACCEPTS_WEAK_ISOLATION"  # in the environment, for a run's jobs
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -42,7 +43,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # numpy's threads would count as processes
     "OPENBLAS_NUM_THREADS": "1",
 }
-_uids = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Limits:
     cpu_s: int = 2
     wall_s: float = 20.0  # per answer: for code that sleeps
     session_s: float = 60.0  # all answers of one child together
-    memory_mb: int = 1024
+    memory_mb: int = 1024  # of each process, and of all together
     file_mb: int = 8
     num_processes: int = 8
     num_files: int = 64
@@ -61,7 +61,7 @@ class Limits:
     def resources(self) -> dict[str, tuple[int, int]]:
         memory, size = self.memory_mb * 2**20, self.file_mb * 2**20
         return {
-            "CPU": (self.cpu_s + 2, self.cpu_s + 3),  # the grader stops it first, see `cpu_used_s`
+            "CPU": (self.cpu_s + 2, self.cpu_s + 3),  # the grader stops it first, see `used`
             "AS": (memory, memory),
             "FSIZE": (size, size),
             "NPROC": (self.num_processes, self.num_processes),
@@ -77,6 +77,19 @@ def best_level() -> str:
         if _works(level):
             return level
     return "plain"
+
+
+def accepted_level() -> str:
+    """The level to run learners' code at. Raises `ConfigError` if it is weak and not accepted.
+
+    NOTE: asked for each submission: bubblewrap may be there when a run begins and fail in a job.
+    """
+    if (level := best_level()) != "bubblewrap" and ACCEPTS_WEAK not in os.environ:
+        raise ConfigError(
+            f"isolation is only {level!r}: learners' code can read and change your files",
+            "install bubblewrap, or add --accept-weak-isolation",
+        )
+    return level
 
 
 def _works(level: str) -> bool:
@@ -115,16 +128,17 @@ def start(limits: Limits, level: str) -> subprocess.Popen[bytes]:
         os.close(read_end)
 
 
-def cpu_used_s(process: subprocess.Popen[bytes]) -> float:
-    """Processor time of the child and of everything it started and that still lives."""
-    total_s = 0.0
+def used(process: subprocess.Popen[bytes]) -> tuple[float, float]:
+    """(processor seconds, MB of memory) of the child and of all it started that still lives."""
+    total_s, total_mb = 0.0, 0.0
     with contextlib.suppress(psutil.Error):
         parent = psutil.Process(process.pid)
         for member in (parent, *parent.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 times = member.cpu_times()
                 total_s += times.user + times.system
-    return total_s
+                total_mb += member.memory_info().rss / 2**20
+    return total_s, total_mb
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -140,14 +154,31 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _own_uid(level: str) -> int:
-    """An unprivileged user id that nobody else uses, so that process limits count per child."""
+    """An unprivileged user id that nobody else uses, so that process limits count per child.
+
+    NOTE: drawn, not counted: a test that knows the how-manyth child it runs in could tell right
+    implementations from faulty ones; and the kernel keeps keys for whoever has an id again.
+    """
     if os.getuid() != 0 or level != "bubblewrap":
         return 0
-    return 200_000 + (os.getpid() * 64 + next(_uids) % 64) % 1_000_000
+    return 10**9 + secrets.randbelow(10**9)
 
 
 def _site_packages() -> str:
     return sysconfig.get_paths()["purelib"]
+
+
+@lru_cache
+def _covers() -> tuple[str, ...]:
+    """bwrap's options that cover what of ours lies in a folder that is shown: this repository, an
+    installed copy of it, and pip's notes of where it stands."""
+    site, options = Path(_site_packages()), []
+    ours = [f"/site/{name}" for name in ("minserve", "autograder") if (site / name).is_dir()]
+    for folder in [*ours, *([str(REPOSITORY)] if REPOSITORY.is_relative_to("/usr") else [])]:
+        options += ["--perms", "0555", "--size", "4096", "--tmpfs", folder]
+    for note in (*site.glob("*.pth"), *site.glob("*/direct_url.json")):
+        options += ["--ro-bind", os.devnull, f"/site/{note.relative_to(site)}"]
+    return tuple(options)
 
 
 def _command(level: str, limits: Limits) -> tuple[list[str], list[str], list[str], str, str]:
@@ -185,10 +216,13 @@ def _bubblewrap(limits: Limits) -> tuple[list[str], list[str], list[str], str, s
     for name in limits.shared:
         options += ["--ro-bind", str(REPOSITORY / "minserve" / name), f"/shared/minserve/{name}"]
     options += ["--ro-bind", _site_packages(), "/site", "--ro-bind", str(CHILD), "/child.py"]
-    options += ["--proc", "/proc", "--dev", "/dev"]
+    options += _covers()
+    # NOTE: no /proc: its lists of mounts and processes name the instructor's folders.
+    options += ["--dev", "/dev", "--remount-ro", "/dev"]
     options += ["--size", str(limits.file_mb * 2**20), "--perms", "1777", "--tmpfs", "/tmp"]
-    options += ["--chdir", "/tmp"]
-    options += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    options += ["--remount-ro", "/", "--chdir", "/tmp"]
+    options += ["--unshare-ipc", "--unshare-pid", "--unshare-net"]
+    options += ["--unshare-uts", "--hostname", "sandbox"]
     options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if os.getuid() == 0:  # real root: the child itself changes to a user id of its own
         options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]

@@ -220,6 +220,7 @@ def test_from_files_and_a_roster_to_a_csv_by_commands_alone(tmp_path, autograder
 
 def test_weak_isolation_must_be_accepted_aloud(tmp_path, autograder, monkeypatch):
     monkeypatch.setattr(sandbox, "best_level", lambda: "plain")
+    monkeypatch.delenv(sandbox.ACCEPTS_WEAK, raising=False)
     code, _, err = autograder("grade", "lab3", course=tmp_path / "course")
     assert code == 2 and "install bubblewrap, or add --accept-weak-isolation" in err
 

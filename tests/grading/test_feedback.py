@@ -1,14 +1,17 @@
 """The page a learner gets: it teaches, it stands alone, and nothing hidden is on it."""
 
+import json
 import re
 
+import nbformat
 import pytest
 
 from autograder import feedback, grading, intake, notebooks, planting, sandbox, scoring, selftest
 from autograder.bank import lab3 as bank
-from autograder.bank.base import append
+from autograder.bank.base import append, set_source
 from autograder.report import Standing
 from autograder.scoring.base import Advice, seed_of
+from minserve.errors import ConfigError
 
 LAB = scoring.find("lab3")
 BANK = {submission.name: submission for submission in bank.all_submissions()}
@@ -33,6 +36,10 @@ def result_of(name, tmp_path, notebook=None):
     taken = intake.transplant(intake.take(folder, LAB), LAB)
     seed = seed_of(b"a secret", "2026", "ann", LAB.name)
     return grading.score_notebook(taken, LAB, seed, sandbox.best_level()) | {"version": "v1"}
+
+
+def taken(notebook):
+    return intake.transplant(nbformat.reads(json.dumps(notebook), as_version=4), LAB)
 
 
 def page_of(result, **more):
@@ -75,6 +82,33 @@ def test_what_hidden_scenarios_hold_cannot_be_told_back_through_the_feedback(tmp
     page = page_of(result)
     assert "SECRET" not in page and "SECRET" not in str(result["notes"])
     assert "an exception of your own" in page
+
+
+def test_what_one_hand_in_smuggles_out_is_worth_nothing_for_the_next(course, monkeypatch):
+    """A line number, a status or the machine's file cache can carry values to the page."""
+    seeds = []
+
+    def score(notebook, lab, seed, level):
+        seeds.append(seed)
+        return {"status": "graded", "score": 0.0}
+
+    monkeypatch.setattr(grading, "score_notebook", score)
+    works = [bank.solved(), bank.solved(), append(bank.solved(), "lab3-engine", "x = 1")]
+    works += [bank.own_cell(bank.solved(), "x = 1"), bank.own_cell(bank.solved(), "x = 2")]
+    for work in works:
+        grading.score_submission(course, LAB, "ann", taken(work))
+    assert seeds[0] == seeds[1], "a regrade gives the same values"
+    assert len(set(seeds)) == 4
+    explained = set_source(bank.solved(), "lab3-explanation", "Because.")
+    grading.score_submission(course, LAB, "ann", taken(explained))
+    assert seeds[-1] == seeds[0], "only code counts: words cannot buy another draw"
+
+
+def test_no_submission_runs_where_isolation_has_become_weak(course, monkeypatch):
+    monkeypatch.setattr(sandbox, "best_level", lambda: "plain")
+    monkeypatch.delenv(sandbox.ACCEPTS_WEAK, raising=False)
+    with pytest.raises(ConfigError, match="isolation is only 'plain'"):
+        grading.score_submission(course, LAB, "ann", taken(bank.solved()))
 
 
 @pytest.mark.parametrize("name", [name for name in BANK if name.startswith("wrong")][::5])

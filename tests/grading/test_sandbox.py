@@ -1,6 +1,8 @@
 """The sandbox holds, and the harness believes nothing but plain values."""
 
+import ctypes
 import os
+import platform
 import time
 
 import psutil
@@ -131,6 +133,68 @@ def test_sleeping_is_stopped_by_the_clock():
         child("import time\ntime.sleep(60)", wall_s=1.0)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "[(time.sleep(0.1), self.it.size) for _ in range(600)]",
+        "[(time.sleep(0.1), [write(fd) for fd in range(3, 12)]) for _ in range(600)]",
+    ],
+)
+def test_always_sending_something_does_not_stop_the_clock(code):
+    source = (
+        "import os, time\n"
+        "def write(fd):\n"
+        "    try: os.write(fd, b' ')\n"
+        "    except OSError: pass\n"
+        "class T:\n    def __init__(self, it): self.it = it\n"
+        f"    def f(self): {code}"
+    )
+    with child(source, session_s=2.0, wall_s=1.0) as session:
+        session.new("T", [REMOTE], refuse)
+        with pytest.raises(ChildTimedOut, match=r"in all|no answer"):
+            session.call("f", [], lambda *asked: 1)
+
+
+def test_what_one_child_may_make_the_grader_keep_is_bounded():
+    source = (
+        "class T:\n    def __init__(self, it): self.it = it\n"
+        "    def f(self):\n"
+        "        for _ in range(100): self.it.give(['x' * 2_000_000])\n"
+    )
+    with child(source, cpu_s=20) as session:
+        session.new("T", [REMOTE], refuse)
+        with pytest.raises(ChildMisbehaved, match="more than 16777216 bytes"):
+            session.call("f", [], lambda *asked: None)
+
+
+def test_processes_share_the_memory_that_one_may_use(bubblewrap):
+    source = "import os, time\nos.fork(); os.fork()\nx = bytearray(40 * 2**20); time.sleep(9)"
+    with pytest.raises(ChildCrashed, match="100 MB"):
+        child(source, memory_mb=100)
+
+
+def test_a_child_cannot_tell_the_how_manyth_it_is_nor_leave_the_next_one_a_note(bubblewrap):
+    """By its user id, or a key in the keyring of the session that the grader runs in."""
+    number = {"x86_64": (248, 250), "aarch64": (217, 219)}.get(platform.machine())
+    if number is None:
+        pytest.skip("no numbers of system calls for this machine")
+    add, keyctl = number
+    ctypes.CDLL(None).syscall(keyctl, 1, None)  # as a login does: a keyring that is inherited
+    source = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+        f"found = libc.syscall({keyctl}, 10, -3, b'user', b'note', 0)\n"
+        f"libc.syscall({add}, b'user', b'note', b'x', 1, -3)\n"
+        "print(found, os.getuid() % 64)\n"
+    )
+    told = []
+    for _ in range(4):
+        with child(source) as session:
+            told.append(session.cells["cell"]["printed"].split())
+    assert [found for found, _ in told] == ["-1"] * 4
+    uids = [int(uid) for _, uid in told]
+    assert os.getuid() != 0 or uids != [(uids[0] + n) % 64 for n in range(4)]
+
+
 def test_sleeping_a_little_at_every_call_is_stopped_too():
     with child("import time\nclass T:\n    def f(self): time.sleep(0.4)", session_s=1.0) as session:
         session.new("T", [], refuse)
@@ -189,10 +253,15 @@ def test_inside_there_is_no_repository_no_home_no_network_and_no_root(bubblewrap
         f"print(os.path.exists({str(sandbox.REPOSITORY / 'solutions')!r}))\n"
         "print(sorted(set(os.listdir('/')) & {'home', 'root', 'work', 'etc', 'var'}))\n"
         "print(os.getuid() == 0)\n"
-        f"print({str(sandbox.REPOSITORY)!r} in open('/proc/1/cmdline').read())\n"
+        "print(os.path.exists('/proc'), os.uname().nodename)\n"
+        "for name in os.listdir('/site'):\n"
+        "    for path in (f'/site/{name}', f'/site/{name}/direct_url.json'):\n"
+        "        if path.endswith(('.pth', '.json')) and os.path.exists(path):\n"
+        "            try:\n                print(open(path).read())\n"
+        "            except OSError:\n                pass\n"
         "try:\n    socket.create_connection(('1.1.1.1', 53), 1)\n"
         "except OSError:\n    print('no network')\n"
-        "for path in ('/child.py', '/shared/minserve/errors.py', '/usr/x', '/x'):\n"
+        "for path in ('/child.py', '/shared/minserve/errors.py', '/usr/x', '/x', '/dev/shm/x'):\n"
         "    try:\n        open(path, 'a')\n        print('wrote', path)\n"
         "    except OSError:\n        pass\n"
         "try:\n    import minserve.scheduling\n"
@@ -201,7 +270,7 @@ def test_inside_there_is_no_repository_no_home_no_network_and_no_root(bubblewrap
     with child(source) as session:
         assert session.cells["cell"]["error"] is None
         told = session.cells["cell"]["printed"].split("\n")
-    assert told == ["False", "[]", "False", "False", "no network", "no reference", ""]
+    assert told == ["False", "[]", "False", "False sandbox", "no network", "no reference", ""]
 
 
 def test_a_process_left_running_dies_with_the_sandbox(bubblewrap):
