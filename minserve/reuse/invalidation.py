@@ -7,6 +7,7 @@ the entries that rest on it, on every store, and what is being computed meanwhil
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
@@ -139,8 +140,11 @@ def to_dict(event: CacheEvent) -> dict[str, Any]:
 
 
 def tag(*parts: str) -> str:
-    """One tag. JSON, so that no name can be mistaken for another plus a separator."""
-    return json.dumps(parts, separators=(",", ":"))
+    """One tag. JSON, so that no name can be mistaken for another plus a separator.
+
+    Interned, because many entries carry the same few.
+    """
+    return sys.intern(json.dumps(parts, separators=(",", ":")))
 
 
 def tags_of(query: Query, sources: Iterable[str], with_model: bool = True) -> tuple[str, ...]:

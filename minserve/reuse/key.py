@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import typing
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -182,7 +183,7 @@ class ShelfKey:
 
 def partition_of(query: Query) -> str:
     """Where the answers to such requests live: a function of identity and scope alone."""
-    return digest({"kind": "partition", "v": VERSION, **_who(query)})
+    return sys.intern(digest({"kind": "partition", "v": VERSION, **_who(query)}))
 
 
 def canonical(query: Query) -> dict[str, Any]:

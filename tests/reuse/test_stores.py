@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from support import small
 
 from minserve.errors import ConfigError
+from minserve.learn.conformance.cache_key import asking
 from minserve.reuse import stores
+from minserve.reuse.invalidation import tags_of
+from minserve.reuse.key import partition_of
 from minserve.reuse.redis_store import RedisStore
 from minserve.reuse.stores import MemoryStore, SqliteStore, open_store
 
@@ -65,6 +68,12 @@ def test_sweeping_is_no_use_of_what_stays(new_store):
     put(store, "m", expires_s=1e6, now_s=200.0)
     put(store, "n", expires_s=1e6, now_s=300.0)
     assert store.get("a", "k", 300.0) is None and store.get("a", "l", 300.0) == "v"
+
+
+def test_entries_of_one_asker_share_their_partition_and_tags():
+    one, other = asking("What?"), asking("When?")
+    assert partition_of(one) is partition_of(other)
+    assert all(x is y for x, y in zip(tags_of(one, ["a"]), tags_of(other, ["a"]), strict=True))
 
 
 def test_memory_is_bounded_whatever_has_come_and_gone():
