@@ -128,6 +128,7 @@ class Course:
             ours.Clean,
             stock.SaveAutoGrades,
             stock.AssignLatePenalties,
+            ours.Plain,  # last: nbgrader tells an unwritten answer by its text
             stock.CheckCellMetadata,
         ]
         c.OverwriteCells.add_missing_cells = True

@@ -75,6 +75,28 @@ class Clean(SanitizeHTML):
         return super().preprocess_cell(cell, resources, index)
 
 
+class Plain(NbGraderPreprocessor):
+    """What a learner wrote in Markdown is shown as it was typed.
+
+    NOTE: a link or a formula in it (`[x](javascript:...)`, `\\href`) would run in the session of
+    whoever marks it, and a picture would tell its server who does: none of that is HTML to `Clean`.
+    """
+
+    def preprocess(self, notebook, resources):
+        lab = scoring.find(resources["nbgrader"]["assignment"])
+        given = {cell.source for cell in intake.template(lab).cells}
+        for cell in notebook.cells:
+            if cell.cell_type != "code" and cell.source not in given:
+                cell.source = as_typed(cell.source)
+        return notebook, resources
+
+
+def as_typed(text: str) -> str:
+    """Markdown that looks like `text`, whatever stands there."""
+    shown = (c if c.isalnum() or c in " \n" else f"&#{ord(c)};" for c in text)
+    return f'<pre style="white-space: pre-wrap">{"".join(shown)}</pre>'
+
+
 class Redact(NbGraderPreprocessor):
     """Feedback shows what happened, never a traceback: an error is its name and message."""
 

@@ -426,7 +426,7 @@ class Hostile:
     def _printed_script(self) -> Notebook:
         script = "<script>alert('minserve')</script>"
         notebook = self.own_cell(f"print({script!r})")
-        text = f"My answer {script} <img src=x onerror=alert(1)>"
+        text = f"My answer {script} <img src=x onerror=alert(1)>\n\n{mischief.LINKS}"
         set_source(notebook, self.explanation, text)
         output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": script}}
         cell(notebook, self.graded)["outputs"] = [output]

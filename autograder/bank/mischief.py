@@ -112,6 +112,12 @@ def TEST(make):
         file.write("x")
     assert max(len(calls), len(open("/tmp/calls").read())) < 4
 """
+LINKS = """
+[my evidence](javascript:alert(1)), [again], $\\href{javascript:alert(1)}{in a formula}$
+![who marks this?](https://example.org/x.png)
+
+[again]: javascript:alert(1)
+"""
 READ_SOLUTION = f"""
 import glob, json, os
 found = []

@@ -3,10 +3,12 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 
 import pytest
+from nbconvert.filters import markdown2html
 
 from autograder import classes, exports, feedback, jobs, notebooks, sandbox, scoring, selftest
 from autograder.__main__ import main
@@ -121,7 +123,9 @@ def test_the_autograded_notebook_of_the_formgrader_has_no_script(graded):
     path = course.root / "autograded" / "script" / NAME / f"{NAME}.ipynb"
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         if cell["cell_type"] != "code":
-            assert "<script" not in "".join(cell["source"])
+            shown = markdown2html("".join(cell["source"]))
+            assert "<script" not in shown and "javascript:" not in shown and "<img" not in shown
+            assert not re.search(r"\$.*\\href", shown), "MathJax would make a link of it"
         for output in cell.get("outputs", []):
             assert set(output.get("data", {})) <= {"text/plain"}
 
