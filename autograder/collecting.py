@@ -7,11 +7,13 @@ machine itself knows: who owns a file, and when its inode last changed.
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import re
 import shutil
 import stat
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +28,15 @@ from minserve.errors import ConfigError, DataNotFound
 
 PATTERN = r"(?P<student>[^/]+)/(?:.*/)?(?P<name>[^/]+\.ipynb)"
 ZIP_LIMIT = 20_000  # entries
+BROKEN = (  # what zipfile raises for a damaged, encrypted or unknown kind of file
+    OSError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
 TOTAL_LIMIT = 8 * 2**30  # bytes of all notebooks of one zip file
 
 
@@ -39,9 +50,12 @@ class Collected:
 
 
 def is_plain_id(student: str) -> bool:
-    """Whether an id can name a folder."""
-    return bool(student.strip()) and not (
-        student.startswith(("-", ".")) or any(c in student for c in "/\\*?[]\0")
+    """Whether an id can name a folder, and stand in a line of a report and in the formgrader."""
+    return (
+        bool(student.strip())
+        and student.isprintable()
+        and not student.startswith(("-", "."))
+        and not any(c in student for c in '/\\*?[]<>"')
     )
 
 
@@ -94,8 +108,17 @@ def from_folder(
         target = course.root / "submitted" / folder.name / lab.name
         target.mkdir(parents=True, exist_ok=True)
         for other in inner.glob("*.ipynb"):
-            (target / other.name).unlink(missing_ok=True)
-            shutil.copy(other, target / other.name, follow_symlinks=False)
+            try:
+                data = None if other.is_symlink() else read_bytes(other)
+            except Problem as problem:
+                done.refused.append(f"{folder.name}: {printable(problem.line)}")
+                continue
+            copy = target / other.name
+            copy.unlink(missing_ok=True)
+            if data is None:
+                copy.symlink_to(os.readlink(other))
+            else:
+                copy.write_bytes(data)
     return done
 
 
@@ -130,14 +153,20 @@ def from_zip(
                 if match is None or not is_plain_id(match["student"]):
                     done.refused.append(f"{printable(name)}: names no student by the pattern")
                     continue
-                with archive.open(entry) as file:  # NOTE: the entry's own size may lie
-                    data = file.read(SIZE_LIMIT + 1)
+                try:
+                    with archive.open(entry) as file:  # NOTE: the entry's own size may lie
+                        data = file.read(SIZE_LIMIT + 1)
+                except BROKEN as error:
+                    done.refused.append(
+                        f"{printable(name)}: cannot be read ({printable(str(error))})"
+                    )
+                    continue
                 total += len(data)
                 if len(data) > SIZE_LIMIT or total > TOTAL_LIMIT:
                     done.refused.append(f"{printable(name)}: larger than {SIZE_LIMIT // 2**20} MiB")
                     continue
                 _put(course, lab, match["student"], data, source.name, received, done)
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except BROKEN as error:
         raise DataNotFound(
             f"cannot read {source} ({type(error).__name__}: {error})", "a zip file, not encrypted"
         ) from None

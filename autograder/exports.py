@@ -6,6 +6,7 @@ import csv
 import hashlib
 import hmac
 import io
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ COLUMNS = (
     "version",
     "isolation",
 )
+FORMULA = ("=", "+", "-", "@", "|", "%")
 POSSIBLE = "    Points Possible"  # NOTE: Canvas knows its second line by these four spaces
 Row = list[Any]
 
@@ -140,9 +142,11 @@ def neutral(value: Any) -> Any:
     """Text that a spreadsheet would run as a formula gets an apostrophe before it."""
     if not isinstance(value, str):
         return value
-    if value.lstrip()[:1] in ("=", "+", "-", "@", "|", "%"):
-        return "'" + " ".join(value.split())
-    return value if value == POSSIBLE else " ".join(value.split())
+    if value == POSSIBLE:
+        return value
+    text = " ".join("".join(c if c.isprintable() else " " for c in value).split())
+    # NOTE: some spreadsheets take the wide forms of these signs as well
+    return f"'{text}" if unicodedata.normalize("NFKC", text[:1]) in FORMULA else text
 
 
 def student_of(course: Course, name: str) -> str | None:

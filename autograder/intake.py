@@ -19,6 +19,7 @@ from autograder.scoring.base import Lab
 SIZE_LIMIT = 32 * 2**20  # bytes of a notebook, its outputs included
 CELL_LIMIT = 1_000
 TEXT_LIMIT = 2**20  # characters of all cells together
+MARKS = {"grade": (bool,), "solution": (bool,), "points": (int, float)}  # beside grade_id
 NOTES = "minserve_notes"  # where notes for the instructor travel in a notebook's metadata
 
 
@@ -108,13 +109,19 @@ def plain_cell(cell: dict[str, Any]) -> nbformat.NotebookNode:
         "markdown": nbformat.v4.new_markdown_cell,
         "raw": nbformat.v4.new_raw_cell,
     }[cell["cell_type"]]
-    made = make(source.encode("utf-8", "replace").decode("utf-8"))
+    made = make(whole(source))
     marks = cell.get("metadata", {}).get("nbgrader")
     if isinstance(marks, dict) and type(marks.get("grade_id")) is str:
-        made.metadata["nbgrader"] = nbformat.from_dict(
-            {key: marks.get(key) for key in ("grade_id", "grade", "solution", "points")}
-        )
+        kept = {"grade_id": whole(marks["grade_id"])}
+        for key, kinds in MARKS.items():  # what is of another kind is none: then it was changed
+            kept[key] = marks.get(key) if type(marks.get(key)) in kinds else None
+        made.metadata["nbgrader"] = nbformat.from_dict(kept)
     return made
+
+
+def whole(text: str) -> str:
+    """Without half characters, which no file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @lru_cache

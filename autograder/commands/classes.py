@@ -186,16 +186,32 @@ def progress(total: int) -> Iterator[Any]:
 
 
 def read_roster(path: Path) -> dict[str, dict[str, str]]:
+    """The people on a roster, by id. Raises `DataNotFound` that names the line to mend."""
+    from autograder.collecting import is_plain_id
+
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
-            fields = ("last_name", "first_name", "email")
-            return {row["student_id"]: {key: row.get(key) or "" for key in fields} for row in rows}
+            ids = [(row["student_id"] or "").strip() for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error, KeyError) as error:
         raise DataNotFound(
             f"cannot read the roster {path} ({type(error).__name__}: {error})",
             "a CSV file whose first line is student_id,last_name,first_name",
         ) from None
+    for number, name in enumerate(ids, start=2):
+        if not is_plain_id(name) or ids.index(name) != number - 2:
+            what = "is there twice" if is_plain_id(name) else "is no student id"
+            raise DataNotFound(f"{path}, person {number - 1}: {name!r} {what}", "mend the roster")
+    fields = ("last_name", "first_name", "email")
+    return {
+        name: {key: _shown(row.get(key) or "") for key in fields}
+        for name, row in zip(ids, rows, strict=True)
+    }
+
+
+def _shown(text: str) -> str:
+    """NOTE: nbgrader's formgrader puts names into its pages as if they were HTML."""
+    return "".join(c for c in text if c.isprintable() and c not in "<>").strip()
 
 
 def feedback(lab_name: LabName, student: Students = None, course: CourseFolder = None) -> None:

@@ -70,6 +70,32 @@ def test_a_link_is_collected_as_a_link_and_never_followed(course, tmp_path):
     assert receipts.find(course, LAB, "ann") is None
 
 
+def test_folders_pipes_and_giants_in_place_of_a_notebook_stop_nobody_else(course, tmp_path):
+    for name in ("ann", "bob", "cem", "dan"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+    (tmp_path / "in" / "ann" / FILE).mkdir()
+    os.mkfifo(tmp_path / "in" / "bob" / FILE)
+    with (tmp_path / "in" / "cem" / "other.ipynb").open("wb") as file:
+        file.truncate(10**12)
+    (tmp_path / "in" / "dan" / FILE).write_bytes(b"x")
+    done = collecting.from_folder(course, LAB, tmp_path / "in", NOON)
+    assert done.taken == ["dan"]
+    assert [line.partition(":")[0] for line in done.refused] == ["ann", "bob", "cem"]
+    assert "larger than 32 MiB" in done.refused[2]
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\udcff", "<b>", 'a"b', "a\u202eb", "-rf", ".", "", " ", "a/b", "*"]
+)
+def test_what_cannot_stand_on_a_line_or_a_page_is_no_student_id(name):
+    assert not collecting.is_plain_id(name)
+
+
+@pytest.mark.parametrize("name", ["ann", "s001", "ann.lee@example.org", "O'Neil", "Zoë", "a b"])
+def test_what_schools_use_is_a_student_id(name):
+    assert collecting.is_plain_id(name)
+
+
 # -- zip files
 
 
@@ -102,6 +128,19 @@ def test_links_and_floods_in_a_zip_file_are_refused(course, tmp_path, monkeypatc
         "larger",
         "names",
     ]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_one_damaged_file_in_a_zip_file_costs_nobody_else(course, tmp_path, method):
+    path = tmp_path / "in.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr(f"ann/{FILE}", os.urandom(4000))
+        archive.writestr(f"bob/{FILE}", b"y")
+    data = bytearray(path.read_bytes())
+    data[100:3000] = b"\xff" * 2900
+    path.write_bytes(data)
+    done = collecting.from_zip(course, LAB, path, NOON)
+    assert done.taken == ["bob"] and len(done.refused) == 1 and "cannot be read" in done.refused[0]
 
 
 def test_a_pattern_finds_the_student_in_the_names_that_moodle_gives(course, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from grading.conftest import NOON
 
 from autograder import exports, grading, purging, receipts, scoring
+from autograder.commands.classes import read_roster
 from autograder.report import Standing
 from minserve.errors import DataNotFound
 
@@ -68,6 +69,9 @@ def test_names_with_commas_or_formulas_stay_text_in_one_column(course, style):
         ("-", "'-"),
         (-1.0, -1.0),
         ("    =1", "'=1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("\x00=1", "'=1"),
+        ("a\udcffb", "a b"),
     ],
 )
 def test_only_text_that_a_spreadsheet_would_run_is_changed(value, told):
@@ -104,6 +108,23 @@ def test_an_unknown_format_names_the_known_ones(course, tmp_path):
     with pytest.raises(DataNotFound) as caught:
         exports.export(course, LAB, tmp_path / "x.csv", "excel")
     assert "canvas, moodle" in caught.value.hint
+
+
+@pytest.mark.parametrize("line", [",A,B", "ann,A,B\nann,C,D", "../x,A,B", '"a\nb",A,B', "<b>,A,B"])
+def test_a_roster_with_what_is_no_id_is_refused_and_says_where(tmp_path, line):
+    path = tmp_path / "roster.csv"
+    path.write_text(f"student_id,last_name,first_name\nzoe,Z,Z\n{line}\n")
+    with pytest.raises(DataNotFound, match="person [23]"):
+        read_roster(path)
+
+
+def test_names_of_a_roster_are_text_to_a_page_that_takes_them_for_html(tmp_path):
+    path = tmp_path / "roster.csv"
+    path.write_text("student_id,last_name\n ann ,<img src=x>\x07\nbob\n")
+    assert read_roster(path) == {
+        "ann": {"last_name": "img src=x", "first_name": "", "email": ""},
+        "bob": {"last_name": "", "first_name": "", "email": ""},
+    }
 
 
 # -- forgetting

@@ -119,6 +119,26 @@ def test_links_are_not_followed(tmp_path, which):
         intake.take(folder, LAB)
 
 
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"grade_id": "\ud800"},
+        {"grade_id": "lab3-engine", "points": "\ud800", "grade": [["\ud800"]]},
+        {"grade_id": "lab3-engine", "points": {"a": {}}, "solution": "yes"},
+        {"grade_id": "\n=1", "points": float("nan")},
+    ],
+)
+def test_strange_marks_can_be_written_and_are_the_releases_again(tmp_path, marks):
+    notebook = solved()
+    cell(notebook, "lab3-engine")["metadata"]["nbgrader"] = marks
+    notebook["cells"][0]["metadata"]["nbgrader"] = marks
+    taken = intake.take(hand_in(tmp_path / "s" / NAME, notebook), LAB)
+    notebooks.write(taken, tmp_path / "written.ipynb")
+    made = intake.transplant(notebooks.read(tmp_path / "written.ipynb"), LAB)
+    given = intake.known_cells(LAB)["lab3-engine"].metadata
+    assert [c.metadata for c in made.cells if notebooks.cell_id(c) == "lab3-engine"] == [given]
+
+
 def test_what_would_break_a_later_step_is_mended_or_refused(tmp_path):
     half = json.dumps(own_cell(solved(), "x = '\\ud800'").copy()).replace("\\\\ud800", "\\ud800")
     made = taken(tmp_path / "half", half.encode())
