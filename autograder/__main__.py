@@ -31,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hint = f" ({error.hint})" if error.hint else ""
         print(f"error: {error}{hint}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # a full disk, a folder where a file is wanted, no permission
+        where = f": {error.filename2 or error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -21,18 +21,24 @@ import os
 import secrets
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nbgrader.api import Gradebook
 from nbgrader.apps import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
-from sqlalchemy.exc import SAWarning
+from sqlalchemy.exc import SAWarning, SQLAlchemyError
 from traitlets.config import Config
 
 from autograder import rules
 from autograder.notebooks import REPOSITORY, SOLUTIONS, write_whole
 from minserve.errors import ConfigError
 
+DATABASE_HINT = (
+    "if another program has it open, a formgrader perhaps, close that and try again; "
+    "backups/ has copies of before each run"
+)
 NBGRADER_CONFIG = """\
 # Written by `python -m autograder`; changes are lost.
 import sys
@@ -61,6 +67,11 @@ class Course:
             for name in ("submitted", "results", "exchange"):
                 (path / name).mkdir(exist_ok=True)
             if not (path / "secret").exists():
+                if any((path / "results").glob("*/*.json")):
+                    raise ConfigError(
+                        f"{path / 'secret'} is gone, and scores derive from it",
+                        "put it back from a copy, or begin a new course folder",
+                    )
                 write_whole(path / "secret", secrets.token_hex(32) + "\n", 0o600)
                 offering = os.environ.get("MINSERVE_OFFERING", "default")
                 write_whole(path / "offering", offering + "\n", 0o600)
@@ -82,7 +93,11 @@ class Course:
 
     @property
     def secret(self) -> bytes:
-        return (self.root / "secret").read_text("ascii").strip().encode()
+        """Raises `ConfigError` if it is empty: then everybody could know every hidden value."""
+        secret = (self.root / "secret").read_text("ascii").strip().encode()
+        if not secret:
+            raise ConfigError(f"{self.root / 'secret'} is empty", "put it back from a copy")
+        return secret
 
     def rules(self) -> rules.Rules:
         """What the course's `course.toml` says, read anew."""
@@ -147,6 +162,13 @@ class Course:
         config = self.config(**settings)
         return NbGraderAPI(CourseDirectory(config=config), config=config)
 
-    def gradebook(self) -> Gradebook:
-        """nbgrader's gradebook; use it in a `with`."""
-        return Gradebook(f"sqlite:///{self.root / 'gradebook.db'}", "minserve")
+    @contextmanager
+    def gradebook(self) -> Iterator[Gradebook]:
+        """nbgrader's gradebook. Raises `ConfigError` if it is held by another or no database."""
+        path = self.root / "gradebook.db"
+        try:
+            with Gradebook(f"sqlite:///{path}", "minserve") as book:
+                yield book
+        except SQLAlchemyError as error:
+            why = str(getattr(error, "orig", error)).partition("\n")[0]
+            raise ConfigError(f"cannot use {path}: {why}", DATABASE_HINT) from None

@@ -16,6 +16,7 @@ from autograder.receipts import file_id
 from autograder.scoring.base import CellScore, Lab, seed_of
 
 Result = dict[str, Any]
+AGAIN = "remove it and grade again"
 STATUSES = ("graded", "partly", "crashed", "timed_out", "unreadable", "tampered", "missing")
 
 
@@ -169,11 +170,11 @@ def save(course: Course, result: Result) -> None:
 
 def result_of(course: Course, lab: Lab, student: str) -> Result | None:
     path = result_path(course, lab, student)
-    return json.loads(path.read_text("utf-8")) if path.exists() else None
+    return notebooks.read_record(path, AGAIN) if path.exists() else None
 
 
 def results(course: Course, lab: Lab) -> list[Result]:
     """Every result of a lab, by student."""
     paths = sorted((course.root / "results" / lab.name).glob("*.json"))
-    found = [json.loads(path.read_text("utf-8")) for path in paths]
+    found = [notebooks.read_record(path, AGAIN) for path in paths]
     return sorted(found, key=lambda result: result["student"])

@@ -26,9 +26,10 @@ from nbgrader.api import MissingEntry
 
 from autograder import grading, intake, notebooks, scoring
 from autograder.collecting import is_plain_id
-from autograder.course import Course
+from autograder.course import DATABASE_HINT, Course
 from autograder.grading import Result
 from autograder.scoring.base import Lab
+from minserve.errors import ConfigError
 
 PATIENCE_S = 900.0  # for one submission, far beyond every limit of the sandbox
 
@@ -121,13 +122,17 @@ def peak_mb() -> float:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """A consistent copy of an SQLite file that may be in use."""
+    """A consistent copy of an SQLite file that may be in use. Raises `ConfigError`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        contextlib.closing(sqlite3.connect(source)) as old,
-        contextlib.closing(sqlite3.connect(target)) as new,
-    ):
-        old.backup(new)
+    try:
+        with (
+            contextlib.closing(sqlite3.connect(source)) as old,
+            contextlib.closing(sqlite3.connect(target)) as new,
+        ):
+            old.backup(new)
+    except sqlite3.Error as error:
+        target.unlink(missing_ok=True)
+        raise ConfigError(f"cannot copy {source}: {error}", DATABASE_HINT) from None
     target.chmod(0o600)
 
 

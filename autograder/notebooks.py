@@ -77,6 +77,14 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
         raise
 
 
+def read_record(path: Path, hint: str) -> Any:
+    """What a JSON file of the course's own says. Raises `DataNotFound` with the hint."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataNotFound(f"cannot read {path} ({type(error).__name__})", hint) from None
+
+
 def printable(text: str, limit: int = 80) -> str:
     """Foreign text for a one-line message."""
     return "".join(c if c.isprintable() else "?" for c in text[:limit])
