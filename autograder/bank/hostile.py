@@ -326,6 +326,16 @@ class Hostile:
                 lambda: self.right_with(mischief.ALWAYS_EQUAL),
                 self.always_equal,
             ),
+            *(
+                row(
+                    f"hostile: {name} in place of every answer",
+                    lambda value=value: self.right_with(
+                        mischief.ALWAYS_EQUAL.replace("Always(1)", value)
+                    ),
+                    self.always_equal,
+                )
+                for name, value in mischief.NUMBERS.items()
+            ),
             row(
                 "hostile: patched builtins and json",
                 lambda: untouched(mischief.PATCHED),

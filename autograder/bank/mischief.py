@@ -78,6 +78,7 @@ class Always(int):
 _method = CLASS.METHOD
 CLASS.METHOD = lambda self, *args, **named: (_method(self, *args, **named), Always(1))[1]
 """
+NUMBERS = {"not a number": "float('nan')", "10**4000": "10**4000"}
 PATCHED = """
 import builtins, json, sys, unittest
 builtins.all = builtins.any = lambda *a: True
