@@ -119,11 +119,13 @@ def _without_ours(tests: list[Path]) -> list[Path]:
 
 
 def _rewrite(copy: Path) -> None:
-    """Take what is for instructors out of every page, and links to what is not there."""
+    """Take out what is for instructors, and what leads to files that are not there."""
     readme = copy / "README.md"
     text = readme.read_text("utf-8")
     text = re.sub(r"(?m)^(solutions|autograder)/.{0,35}", lambda m: " " * len(m[0]), text)
     readme.write_text(text, "utf-8")
+    makefile = copy / "Makefile"  # what builds the site is not there
+    makefile.write_text(re.sub(r"(?ms)^docs:.*?\n\n", "", makefile.read_text("utf-8")), "utf-8")
     for path in copy.rglob("*.md"):
         text = OUR_SECTION.sub("", path.read_text("utf-8")).rstrip() + "\n"
         path.write_text(LINK.sub(lambda m, at=path.parent: _link(m, at), text), "utf-8")

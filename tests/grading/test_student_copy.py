@@ -39,6 +39,8 @@ def test_no_page_says_anything_to_instructors_and_no_link_is_dead(copy):
     text = (copy / "README.md").read_text("utf-8")
     assert "python -m autograder" not in text and "solutions/" not in text
     assert "## Without make" in text and "## For instructors" not in text
+    makefile = (copy / "Makefile").read_text("utf-8")
+    assert "\ndocs:" not in makefile and "\ntest: " in makefile and "\naudit: " in makefile
     for path in copy.rglob("*.md"):
         assert not student_copy.OURS.search(path.read_text("utf-8")), path
         assert "instructors" not in path.read_text("utf-8"), path
