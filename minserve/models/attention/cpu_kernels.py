@@ -1,12 +1,12 @@
 """Paged attention for CPUs, compiled by Numba: keys and values are read where they lie.
 
-Both kernels fold keys and values into the result by online softmax (Milakov 2018; FlashAttention,
-Dao 2022), so no matrix of scores is kept; all query heads of a group share each read of their KV
-head (GQA, Ainslie 2023).
+Softmax is made a piece of the context at a time and merged (online softmax: Milakov 2018;
+FlashAttention, Dao 2022), so no matrix of scores is kept; all query heads of a group share each
+read of their KV head (GQA, Ainslie 2023).
 
-    decode   one query per row; the work is reading the cache, and a block is read front to back,
-             all KV heads of it. A long context is cut into pieces that run side by side and are
-             merged at the end (Flash-Decoding, Dao 2023).
+    decode   one query per row; the work is reading the cache: a piece's keys, block by block and
+             each block front to back, all KV heads of it, and then its values. Pieces run side by
+             side and are merged at the end (Flash-Decoding, Dao 2023).
     chunk    many queries per row; the work is arithmetic. KEY_TILE keys are copied to a transposed
              tile once for QUERY_TILE queries, so that the inner loops run over neighbouring floats.
 
@@ -84,7 +84,7 @@ def kernels(head_dim: int, group: int, cached: str = "f4") -> Kernels:
 
 
 def _decode(head_dim: int, group: int) -> Callable:
-    scale = np.float32(head_dim**-0.5)
+    scale, zero = np.float32(head_dim**-0.5), np.float32(0)
 
     def decode(queries, keys, values, tables, pieces, shares, first_pieces, out):
         """Attend with one query for each row.
@@ -93,90 +93,101 @@ def _decode(head_dim: int, group: int) -> Callable:
         from first_pieces[i] to first_pieces[i + 1]. shares: each thread's range of pieces.
         """
         block_size, kv_heads = keys.shape[1], keys.shape[2]
-        num_pieces, heads = len(pieces), kv_heads * group
+        num_pieces = len(pieces)
         flat_keys, flat_values = keys.reshape(-1), values.reshape(-1)
         token_size = kv_heads * keys.shape[3]
         block_len = block_size * token_size
         line = CACHE_LINE_BYTES // keys.itemsize
         # What each piece found: the unnormalised sum, its largest score, the sum of weights.
-        found = np.empty((num_pieces, heads, head_dim), np.float32)
-        tops = np.empty((num_pieces, heads), np.float32)
-        totals = np.empty((num_pieces, heads), np.float32)
+        found = np.empty((num_pieces, kv_heads, group, head_dim), np.float32)
+        tops = np.empty((num_pieces, kv_heads, group), np.float32)
+        totals = np.empty((num_pieces, kv_heads, group), np.float32)
         for thread in prange(len(shares) - 1):
             q = np.empty((kv_heads, group, head_dim), np.float32)
-            weights = np.empty((kv_heads, group, block_size), np.float32)
-            acc = np.empty((kv_heads, group, head_dim), np.float32)
+            weights = np.empty((kv_heads, group, PIECE_TOKENS), np.float32)
             for piece in range(shares[thread], shares[thread + 1]):
                 row, token, first_key, end_key = pieces[piece]
-                top, total = tops[piece], totals[piece]
+                acc, num_keys = found[piece], end_key - first_key
                 for h in range(kv_heads):
                     for g in range(group):
-                        top[h * group + g] = LOWEST
-                        total[h * group + g] = 0
                         for d in range(head_dim):
                             q[h, g, d] = queries[token, h * group + g, d] * scale
                             acc[h, g, d] = 0
-                for position in range(first_key - first_key % block_size, end_key, block_size):
-                    block = tables[row, position // block_size]
-                    first = max(first_key - position, 0)
-                    end = min(end_key - position, block_size)
-                    after = tables[row, min(position + block_size, end_key - 1) // block_size]
-                    # In the order of memory: every key of the block, then every value.
-                    for t in range(first, end):
+                first_block, end_block = first_key // block_size, (end_key - 1) // block_size + 1
+                # Four tokens at a time: q and acc are read once for all of them. Where a block has
+                # fewer left, the last one stands in for those that are missing, with no weight.
+                for b in range(first_block, end_block):
+                    block, after = tables[row, b], tables[row, min(b + 1, end_block - 1)]
+                    to = b * block_size - first_key  # the block's first token, in weights
+                    first, end = max(-to, 0), min(num_keys - to, block_size)
+                    for t in range(first, end, 4):
                         # The next block begins elsewhere: the CPU cannot foresee where.
-                        begin = after * block_len + t * token_size
-                        for i in range(begin, begin + token_size, line):
+                        ahead = after * block_len + t * token_size
+                        for i in range(ahead, ahead + 4 * token_size, line):
                             prefetch(flat_keys, i)
-                            prefetch(flat_values, i)
+                        t1, t2, t3 = min(t + 1, end - 1), min(t + 2, end - 1), min(t + 3, end - 1)
                         for h in range(kv_heads):
-                            key_scale = scale_of(keys[block, t, h], head_dim)
                             for g in range(group):
-                                score = np.float32(0)
+                                s0 = s1 = s2 = s3 = zero
                                 for d in range(head_dim):
-                                    score += q[h, g, d] * as_float(keys[block, t, h, d])
-                                weights[h, g, t] = score * key_scale
-                    for h in range(kv_heads):
-                        for g in range(group):
-                            i = h * group + g
-                            new_top = top[i]
-                            for t in range(first, end):
-                                new_top = max(new_top, weights[h, g, t])
-                            shrink = exp(top[i] - new_top)
-                            added = np.float32(0)
-                            for t in range(first, end):
-                                weights[h, g, t] = exp(weights[h, g, t] - new_top)
-                                added += weights[h, g, t]
-                            top[i], total[i] = new_top, total[i] * shrink + added
-                            for d in range(head_dim):
-                                acc[h, g, d] *= shrink
-                    for t in range(first, end):
-                        for h in range(kv_heads):
-                            value_scale = scale_of(values[block, t, h], head_dim)
-                            for g in range(group):
-                                weight = weights[h, g, t] * value_scale
-                                for d in range(head_dim):
-                                    acc[h, g, d] += weight * as_float(values[block, t, h, d])
+                                    s0 += q[h, g, d] * as_float(keys[block, t, h, d])
+                                    s1 += q[h, g, d] * as_float(keys[block, t1, h, d])
+                                    s2 += q[h, g, d] * as_float(keys[block, t2, h, d])
+                                    s3 += q[h, g, d] * as_float(keys[block, t3, h, d])
+                                weights[h, g, to + t] = s0 * scale_of(keys[block, t, h], head_dim)
+                                weights[h, g, to + t1] = s1 * scale_of(keys[block, t1, h], head_dim)
+                                weights[h, g, to + t2] = s2 * scale_of(keys[block, t2, h], head_dim)
+                                weights[h, g, to + t3] = s3 * scale_of(keys[block, t3, h], head_dim)
                 for h in range(kv_heads):
                     for g in range(group):
-                        for d in range(head_dim):
-                            found[piece, h * group + g, d] = acc[h, g, d]
+                        top, total = LOWEST, zero
+                        for t in range(num_keys):
+                            top = max(top, weights[h, g, t])
+                        for t in range(num_keys):
+                            weights[h, g, t] = exp(weights[h, g, t] - top)
+                            total += weights[h, g, t]
+                        tops[piece, h, g], totals[piece, h, g] = top, total
+                for b in range(first_block, end_block):
+                    block, after = tables[row, b], tables[row, min(b + 1, end_block - 1)]
+                    to = b * block_size - first_key
+                    first, end = max(-to, 0), min(num_keys - to, block_size)
+                    for t in range(first, end, 4):
+                        ahead = after * block_len + t * token_size
+                        for i in range(ahead, ahead + 4 * token_size, line):
+                            prefetch(flat_values, i)
+                        t1, t2, t3 = min(t + 1, end - 1), min(t + 2, end - 1), min(t + 3, end - 1)
+                        for h in range(kv_heads):
+                            s0 = scale_of(values[block, t, h], head_dim)
+                            s1 = scale_of(values[block, t1, h], head_dim) if t + 1 < end else zero
+                            s2 = scale_of(values[block, t2, h], head_dim) if t + 2 < end else zero
+                            s3 = scale_of(values[block, t3, h], head_dim) if t + 3 < end else zero
+                            for g in range(group):
+                                w0, w1 = weights[h, g, to + t] * s0, weights[h, g, to + t1] * s1
+                                w2, w3 = weights[h, g, to + t2] * s2, weights[h, g, to + t3] * s3
+                                for d in range(head_dim):
+                                    acc[h, g, d] += (
+                                        w0 * as_float(values[block, t, h, d])
+                                        + w1 * as_float(values[block, t1, h, d])
+                                        + w2 * as_float(values[block, t2, h, d])
+                                        + w3 * as_float(values[block, t3, h, d])
+                                    )
 
         for i in range(len(first_pieces) - 1):
             first, end = first_pieces[i], first_pieces[i + 1]
             token = pieces[first, 1]
-            for h in range(heads):
-                top = LOWEST
-                for piece in range(first, end):
-                    top = max(top, tops[piece, h])
-                total = np.float32(0)
-                for piece in range(first, end):
-                    total += totals[piece, h] * exp(tops[piece, h] - top)
-                for d in range(head_dim):
-                    out[token, h, d] = 0
-                for piece in range(first, end):
-                    weight = exp(tops[piece, h] - top) / total
+            for h in range(kv_heads):
+                for g in range(group):
+                    top, total = LOWEST, zero
+                    for piece in range(first, end):
+                        top = max(top, tops[piece, h, g])
+                    for piece in range(first, end):
+                        total += totals[piece, h, g] * exp(tops[piece, h, g] - top)
                     for d in range(head_dim):
-                        out[token, h, d] += weight * found[piece, h, d]
+                        out[token, h * group + g, d] = 0
+                    for piece in range(first, end):
+                        weight = exp(tops[piece, h, g] - top) / total
+                        for d in range(head_dim):
+                            out[token, h * group + g, d] += weight * found[piece, h, g, d]
 
     return decode
 
