@@ -132,28 +132,20 @@ def capacity(
 def tell_rates(found, path: Path, say) -> dict:
     """Print all rates of a `Sweep`, and draw them to `path`; the same as plain values."""
     from minserve.loadtest.pictures import hockey_stick, seconds
-    from minserve.loadtest.steady import Queue
     from minserve.loadtest.sweep import mg1_curve
 
     for row in found.rows():
         say(
             f"{row['rate_per_s']:>8.3g}/s  {row['attainment']:>7.1%} good  TTFT p50 "
-            f"{seconds(row['ttft_p50_s'])}, p99 {seconds(row['ttft_p99_s'])}  {_mark(row)}"
+            f"{seconds(row['ttft_p50_s'])}, p99 {seconds(row['ttft_p99_s'])}  {row['said']}"
         )
-    saturated = [row["rate_per_s"] for row in found.rows() if row["queue"] == Queue.GROWS]
-    limit = min(saturated, default=found.cells[-1].rate_per_s)
+    too_much = [row["rate_per_s"] for row in found.rows() if not row["is_met"]]
+    limit = min(too_much, default=found.cells[-1].rate_per_s)
     rows = [row for row in found.rows() if row["rate_per_s"] <= 1.2 * limit]
     lone = rows[0]["ttft_mean_s"] or 0.0
     curve = mg1_curve(limit, lone, 1.0, limit)
     say(f"Wrote {hockey_stick(rows, curve, found.best_per_s).save(path)}")
     return {"best_per_s": found.best_per_s, "cells": found.rows()}
-
-
-def _mark(row: dict) -> str:
-    """In a word, what came of a rate."""
-    if row["is_met"]:
-        return "met"
-    return {"steady": "missed", "grows": "queue grows"}.get(row["queue"], row["queue"])
 
 
 def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) -> dict:
@@ -163,9 +155,8 @@ def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) 
     with stage(f"looking for the fewest replicas for {rate_per_s:.3g} requests/s"):
         plan = fewest_replicas(serve, rate_per_s, target=target, most=most)
     for count, cell in plan.cells:
-        row = cell.row()
-        tried = f"{cell.attainment:.1%} of {row['num_requests']:,} good"
-        say(f"{count:>4} replicas: {tried}, {_mark(row)}")
+        tried = f"{cell.attainment:.1%} of {cell.row()['num_requests']:,} good"
+        say(f"{count:>4} replicas: {tried}, {cell.said}")
     if plan.num_replicas is None:
         say(f"[bold]{most} replicas are not enough for {rate_per_s:.3g} requests/s.[/bold]")
     else:

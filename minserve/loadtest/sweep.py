@@ -30,12 +30,24 @@ class Cell:
     rate_per_s: float
     queue: Queue
     attainment: float
-    is_met: bool
+    is_good: bool
+    """Enough requests kept the objectives."""
     tally: Tally
+
+    @property
+    def is_met(self) -> bool:
+        return self.is_good and self.is_steady
 
     @property
     def is_steady(self) -> bool:
         return self.queue is Queue.STEADY
+
+    @property
+    def said(self) -> str:
+        """What came of it, in a word or three."""
+        if self.queue is Queue.GROWS:
+            return "queue grows"
+        return "met" if self.is_met else str(self.queue) if self.is_good else "missed"
 
     def row(self) -> dict[str, Any]:
         """Plain values, for tables and pictures."""
@@ -43,6 +55,7 @@ class Cell:
         return {
             "rate_per_s": self.rate_per_s,
             "is_met": self.is_met,
+            "said": self.said,
             "is_steady": self.is_steady,
             "queue": str(self.queue),
             "num_requests": m.num_requests,
@@ -72,8 +85,7 @@ def try_rate(serve: Serve, rate_per_s: float, target: float = 0.99) -> Cell:
     """Serve at one rate. It is met if a share `target` of requests is good and no queue grows."""
     tally = serve(rate_per_s)
     share, queue = _good_share(tally), tally.drift().queue
-    is_met = queue is Queue.STEADY and share >= target
-    return Cell(rate_per_s, queue, share, is_met, tally)
+    return Cell(rate_per_s, queue, share, share >= target, tally)
 
 
 def _good_share(tally: Tally) -> float:

@@ -128,7 +128,7 @@ def test_more_are_sent_until_a_steady_state_is_seen():
 def test_no_more_are_sent_once_the_objectives_are_missed_or_the_traffic_ends():
     serve, asked = counting(lambda rate, count: serial(count, 0.1 * rate))
     cell = try_rate(with_enough(serve, 100), 30.0)
-    assert not cell.is_met and asked == [100]
+    assert not cell.is_met and asked == [100] and cell.said == "queue grows"
     serve, asked = counting(lambda rate, count: serial(min(count, 30), 0.1 * rate, decode_s=9.0))
-    assert try_rate(with_enough(serve, 20), 6.0).queue is Queue.TOO_FEW
+    assert try_rate(with_enough(serve, 20), 6.0).said == "too few to tell"
     assert asked == [20, 40]
