@@ -37,10 +37,10 @@ def students(course: Course, lab: Lab, roster: Iterable[str]) -> list[str]:
             found.add(folder.name)
     with course.gradebook() as book:
         found |= {student.id for student in book.students}
-    rules = course.rules()
-    for name in rules.group_names(lab):
-        found |= set(rules.groups[lab.name.partition("_")[0]][name])
-    return sorted(found - rules.group_names(lab))
+    groups = course.rules().groups_of(lab)
+    members = {name for group in groups.values() for name in group}
+    # NOTE: a group may be named after one of its own, who is a student all the same
+    return sorted((found | members) - (set(groups) - members))
 
 
 def grade(

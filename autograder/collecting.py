@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -47,6 +48,11 @@ class Collected:
     taken: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+
+
+def as_id(text: str) -> str:
+    """An id as the course writes it. NOTE: a Mac's zip file takes an ë apart, a roster does not."""
+    return unicodedata.normalize("NFC", text).strip()
 
 
 def is_plain_id(student: str) -> bool:
@@ -92,26 +98,27 @@ def from_folder(
         raise DataNotFound(f"{source} is no folder", "give a folder with one folder per student")
     done = Collected()
     for folder in sorted(source.iterdir()):
-        if not folder.is_dir() or folder.is_symlink() or (only and folder.name not in only):
+        student = as_id(folder.name)
+        if not folder.is_dir() or folder.is_symlink() or (only and student not in only):
             continue
-        if not is_plain_id(folder.name):
-            done.refused.append(f"{printable(folder.name)}: no student id")
+        if not is_plain_id(student):
+            done.refused.append(f"{printable(student)}: no student id")
             continue
         inner = folder / lab.name if (folder / lab.name).is_dir() else folder
         path = inner / f"{lab.name}.ipynb"
         if path.is_file() and not path.is_symlink():
             try:
-                _put(course, lab, folder.name, read_bytes(path), source.name, received, done)
+                _put(course, lab, student, read_bytes(path), source.name, received, done)
             except Problem as problem:
-                done.refused.append(f"{folder.name}: {problem.line}")
+                done.refused.append(f"{student}: {problem.line}")
             continue
-        target = course.root / "submitted" / folder.name / lab.name
+        target = course.root / "submitted" / student / lab.name
         target.mkdir(parents=True, exist_ok=True)
         for other in inner.glob("*.ipynb"):
             try:
                 data = None if other.is_symlink() else read_bytes(other)
             except Problem as problem:
-                done.refused.append(f"{folder.name}: {printable(problem.line)}")
+                done.refused.append(f"{student}: {printable(problem.line)}")
                 continue
             copy = target / other.name
             copy.unlink(missing_ok=True)
@@ -150,7 +157,8 @@ def from_zip(
                     done.refused.append(f"{printable(name)}: {why}")
                     continue
                 match = matcher.fullmatch(name)
-                if match is None or not is_plain_id(match["student"]):
+                student = as_id(match["student"]) if match else ""
+                if not is_plain_id(student):
                     done.refused.append(f"{printable(name)}: names no student by the pattern")
                     continue
                 try:
@@ -165,7 +173,7 @@ def from_zip(
                 if len(data) > SIZE_LIMIT or total > TOTAL_LIMIT:
                     done.refused.append(f"{printable(name)}: larger than {SIZE_LIMIT // 2**20} MiB")
                     continue
-                _put(course, lab, match["student"], data, source.name, received, done)
+                _put(course, lab, student, data, source.name, received, done)
     except BROKEN as error:
         raise DataNotFound(
             f"cannot read {source} ({type(error).__name__}: {error})", "a zip file, not encrypted"
@@ -231,6 +239,7 @@ def from_exchange(
 def _handed_in(inbound: Path, lab: Lab) -> Iterator[tuple[float, str, Path]]:
     for folder in inbound.iterdir():
         student, plus, rest = folder.name.partition(f"+{lab.name}+")
+        student = as_id(student)
         if plus and rest and folder.is_dir() and not folder.is_symlink() and is_plain_id(student):
             yield _changed_s(folder, folder / f"{lab.name}.ipynb"), student, folder
 

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import hmac
 import io
-import unicodedata
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ COLUMNS = (
     "version",
     "isolation",
 )
-FORMULA = ("=", "+", "-", "@", "|", "%")
+# signs that begin a formula, the wide ones included, where a cell may begin
+FORMULA = re.compile(r'(^|[;,"]\s*)([-=+@|%\uff0b\uff0d\uff1d\uff20])')
 POSSIBLE = "    Points Possible"  # NOTE: Canvas knows its second line by these four spaces
 Row = list[Any]
 
@@ -139,14 +140,16 @@ def to_csv(rows: list[Row]) -> str:
 
 
 def neutral(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    """Text that a spreadsheet would run as a formula gets an apostrophe before it.
+
+    NOTE: within a text too: where cells end at a semicolon or a quote, what follows begins one.
+    """
     if not isinstance(value, str):
         return value
     if value == POSSIBLE:
         return value
     text = " ".join("".join(c if c.isprintable() else " " for c in value).split())
-    # NOTE: some spreadsheets take the wide forms of these signs as well
-    return f"'{text}" if unicodedata.normalize("NFKC", text[:1]) in FORMULA else text
+    return FORMULA.sub(r"\1'\2", text)
 
 
 def student_of(course: Course, name: str) -> str | None:

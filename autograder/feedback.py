@@ -51,6 +51,8 @@ def write(course: Course, lab: Lab, only: Iterable[str] = ()) -> list[Path]:
     scored = [s for s in standings(course, lab) if s.total is not None]
     if not scored:
         raise DataNotFound(f"nobody has a score in {lab.name}", "grade first")
+    if unknown := sorted(chosen - {standing.student for standing in scored}):
+        raise DataNotFound(f"{unknown[0]!r} has no score in {lab.name}", "grade first")
     paths = []
     with course.gradebook() as gradebook:
         for standing in scored:

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from autograder import gradebook, receipts, scoring
+from autograder.collecting import is_plain_id
 from autograder.course import Course
+from minserve.errors import DataNotFound
 
 
 def expired(course: Course, keep_days: int | None, now: datetime) -> list[str]:
@@ -24,12 +26,19 @@ def expired(course: Course, keep_days: int | None, now: datetime) -> list[str]:
 
 
 def purge(course: Course, student: str, is_rehearsal: bool) -> list[str]:
-    """Remove a student; returns what was, or would be. Backups go too: they hold everybody."""
+    """Remove a student; returns what was, or would be. Backups go too: they hold everybody.
+
+    Raises `DataNotFound` for whom the course does not know.
+    """
     with gradebook.locked(course):
         found = [path for path in _places(course, student) if path.exists() or path.is_symlink()]
-        told = [str(path.relative_to(course.root)) for path in found]
         with course.gradebook() as book:
-            if student in {one.id for one in book.students}:
+            is_known = student in {one.id for one in book.students}
+            if not found and not is_known:
+                raise DataNotFound(f"nothing here is of a student {student!r}", "see `export`")
+            found += sorted((course.root / "backups").glob("gradebook-*.db"))
+            told = [str(path.relative_to(course.root)) for path in found]
+            if is_known:
                 told.append("gradebook.db: the student and every submission")
                 if not is_rehearsal:
                     book.remove_student(student)
@@ -46,11 +55,14 @@ def purge(course: Course, student: str, is_rehearsal: bool) -> list[str]:
 
 def _places(course: Course, student: str) -> list[Path]:
     root, name = course.root, receipts.file_id(student)
-    places = [root / folder / student for folder in ("submitted", "autograded", "feedback")]
+    folders = [root / folder for folder in ("submitted", "autograded", "feedback")]
+    folders += [root / "quarantine" / lab.name for lab in scoring.LABS.values()]
+    # NOTE: "" and "../.." name folders too, which are no student's
+    places = [folder / student for folder in folders] if is_plain_id(student) else []
     for lab in scoring.LABS.values():
         places += [root / folder / lab.name / f"{name}.json" for folder in ("receipts", "results")]
-        places += [root / "earlier" / lab.name / name, root / "quarantine" / lab.name / student]
-    return [*places, *sorted((root / "backups").glob("gradebook-*.db"))]
+        places += [root / "earlier" / lab.name / name]
+    return places
 
 
 def _compact(course: Course) -> None:

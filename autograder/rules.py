@@ -79,22 +79,20 @@ class Rules:
 
     def group_of(self, lab: Lab, student: str) -> str:
         """The name of a student's group, or the student's own."""
-        for name, members in self.groups.get(short(lab), {}).items():
+        for name, members in self.groups_of(lab).items():
             if student in members:
                 return name
         return student
 
     def members(self, lab: Lab, student: str) -> tuple[str, ...]:
         """Whose submission may count for this student: the group's, or the student's own."""
-        group = self.group_of(lab, student)
-        return (
-            (group, *self.groups.get(short(lab), {}).get(group, ()))
-            if group != student
-            else (student,)
-        )
+        for name, members in self.groups_of(lab).items():
+            if student in members:
+                return tuple(dict.fromkeys((name, *members)))
+        return (student,)
 
-    def group_names(self, lab: Lab) -> set[str]:
-        return set(self.groups.get(short(lab), {}))
+    def groups_of(self, lab: Lab) -> Mapping[str, tuple[str, ...]]:
+        return self.groups.get(short(lab), {})
 
 
 def short(lab: Lab) -> str:

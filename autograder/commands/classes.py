@@ -187,12 +187,12 @@ def progress(total: int) -> Iterator[Any]:
 
 def read_roster(path: Path) -> dict[str, dict[str, str]]:
     """The people on a roster, by id. Raises `DataNotFound` that names the line to mend."""
-    from autograder.collecting import is_plain_id
+    from autograder.collecting import as_id, is_plain_id
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
-            ids = [(row["student_id"] or "").strip() for row in rows]
+            ids = [as_id(row["student_id"] or "") for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error, KeyError) as error:
         raise DataNotFound(
             f"cannot read the roster {path} ({type(error).__name__}: {error})",

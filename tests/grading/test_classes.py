@@ -305,6 +305,14 @@ def test_a_group_gets_one_submissions_score_and_lateness_is_its_own_rule(course)
     assert report.standings(course, LAB)[0].penalty == 0, "rules hold as they are today"
 
 
+def test_a_group_may_be_named_after_one_of_its_own(course, instant):
+    (course.root / "course.toml").write_text('[groups.lab3]\nann = ["ann", "bob"]\n')
+    hand_in(course, bob=RIGHT)
+    assert classes.students(course, LAB, ["ann", "cem"]) == ["ann", "bob", "cem"]
+    run = classes.grade(course, LAB, ["ann", "bob"], now=NOON)
+    assert [r["handed_in_by"] for r in run.results] == ["bob", "bob"]
+
+
 def test_the_latest_of_a_group_counts_whoever_hands_it_in(course, instant):
     (course.root / "course.toml").write_text('[groups.lab3]\nred = ["ann", "bob"]\n')
     hand_in(course, ann=PARTLY)

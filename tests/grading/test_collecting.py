@@ -91,6 +91,11 @@ def test_what_cannot_stand_on_a_line_or_a_page_is_no_student_id(name):
     assert not collecting.is_plain_id(name)
 
 
+def test_a_name_taken_apart_by_a_mac_is_the_same_student(course, tmp_path):
+    source = zipped(tmp_path / "in.zip", (f"Zoe\u0308/{FILE}", b"x"))
+    assert collecting.from_zip(course, LAB, source, NOON).taken == ["Zo\xeb"]
+
+
 @pytest.mark.parametrize("name", ["ann", "s001", "ann.lee@example.org", "O'Neil", "Zoë", "a b"])
 def test_what_schools_use_is_a_student_id(name):
     assert collecting.is_plain_id(name)

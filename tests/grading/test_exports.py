@@ -72,6 +72,8 @@ def test_names_with_commas_or_formulas_stay_text_in_one_column(course, style):
         ("\uff1d1", "'\uff1d1"),
         ("\x00=1", "'=1"),
         ("a\udcffb", "a b"),
+        ("found x;=1.ipynb, -2", "found x;'=1.ipynb, '-2"),
+        ("O'Neil-Smith", "O'Neil-Smith"),
     ],
 )
 def test_only_text_that_a_spreadsheet_would_run_is_changed(value, told):
@@ -156,7 +158,20 @@ def test_purge_lists_first_and_then_leaves_no_trace_of_a_student(course):
     with course.gradebook() as gradebook:
         assert [student.id for student in gradebook.students] == ["bob"]
     assert (course.root / "gradebook.db").read_bytes().count(b"Forgettable") == 1
-    assert purging.purge(course, "ann", is_rehearsal=False) == []
+    with pytest.raises(DataNotFound, match="'ann'"):
+        purging.purge(course, "ann", is_rehearsal=False)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../..", "an", "*", "ann/lab3", " ann"])
+def test_purging_by_a_slip_of_the_pen_removes_nothing(course, name):
+    lives(course, "ann")
+    (course.root / "backups").mkdir()
+    (course.root / "backups" / "gradebook-1.db").write_bytes(b"x")
+    before = sorted(course.root.rglob("*"))
+    with pytest.raises(DataNotFound):
+        purging.purge(course, name, is_rehearsal=False)
+    after = [path for path in sorted(course.root.rglob("*")) if path.name != "lock"]
+    assert after == before
 
 
 def test_what_was_kept_long_enough_is_what_expires(course):
