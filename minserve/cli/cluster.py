@@ -6,9 +6,10 @@ import contextlib
 import functools
 import importlib.util
 import itertools
-import json
 import os
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,11 +133,12 @@ def demo(
     from minserve.benchmarks import cluster as measured
     from minserve.cli.callers import demo_keys
     from minserve.cli.temporary_redis import temporary_redis
+    from minserve.northstar.corpus import load_demo_keys
     from minserve.serving.identity import KeyRing
 
     _require_ray()
     told = (lambda text: None) if as_json else out().print
-    secrets = northstar_keys()
+    secrets = load_demo_keys()
     owner, colleague = [name for name in secrets if name.startswith("kestrel-")][:2]
     stranger = next(name for name in secrets if name.startswith("alder-"))
     keys = {
@@ -170,9 +172,12 @@ def demo(
 
 
 def _check(replicas: int, max_replicas: int, routing: str, response_cache: str) -> None:
-    if replicas < 1 or (max_replicas and max_replicas < replicas):
+    if replicas < 1:
+        raise ConfigError(f"--replicas {replicas}", "use 1 or more")
+    if 0 != max_replicas < replicas:
         raise ConfigError(
-            f"{replicas} to {max_replicas} replicas", "use at least 1, and no more at least"
+            f"--max-replicas {max_replicas} is below --replicas {replicas}",
+            "leave it out for a fixed number",
         )
     if routing not in ("prefix", "random"):
         raise ConfigError(f"routing {routing!r}", "use prefix or random")
@@ -190,7 +195,10 @@ def _require_ray() -> None:
 
 @contextlib.contextmanager
 def ray_running(address: str | None, num_cpus: float) -> Iterator[None]:
-    """Ray on this machine, or a client of the cluster at `address`; Serve without its proxy."""
+    """Ray on this machine, or a client of the cluster at `address`; Serve without its proxy.
+
+    SIGTERM ends it as Ctrl-C does.
+    """
     for name, value in (
         ("RAY_USAGE_STATS_ENABLED", "0"),
         ("RAY_AUTH_MODE", "disabled"),
@@ -213,13 +221,33 @@ def ray_running(address: str | None, num_cpus: float) -> Iterator[None]:
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
         }
-    ray.init(**options)
-    serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+    with _sigterm_as_ctrl_c() as take_again:
+        ray.init(**options)
+        try:
+            take_again()  # NOTE: Ray has taken the signal, to print a trace of its native code
+            serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+            yield
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[Callable[[], Any]]:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def take() -> Any:
+        return signal.signal(signal.SIGTERM, stop)
+
+    if threading.current_thread() is not threading.main_thread():  # no signal arrives there
+        yield lambda: None
+        return
+    before = take()
     try:
-        yield
+        yield take
     finally:
-        serve.shutdown()
-        ray.shutdown()
+        signal.signal(signal.SIGTERM, before)
 
 
 def make_gateway(
@@ -297,10 +325,3 @@ def _scale_to(engine: EngineSettings, settings: ClusterSettings, count: int) -> 
     from minserve.routing.cluster import deploy
 
     deploy(functools.partial(make_server, engine), replace(settings, num_replicas=count))
-
-
-def northstar_keys() -> dict[str, str]:
-    """The published demo keys, by user."""
-    from minserve.northstar.paths import data_dir
-
-    return json.loads((data_dir() / "demo_keys.json").read_text("utf-8"))["keys"]

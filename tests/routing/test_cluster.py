@@ -168,6 +168,18 @@ def test_demo_shows_every_property_on_real_replicas(require_debian):
 
 
 @pytest.mark.slow
+def test_sigterm_while_replicas_start_ends_it_without_a_trace_of_native_code():
+    command = [sys.executable, "-m", "minserve", "cluster", "up", "--replicas", "1", "--port", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True) as started:
+        line = next(line for line in started.stdout if "starting 1 replicas" in line)
+        started.terminate()
+        said = line + started.communicate(timeout=120)[0]
+    assert started.returncode == 130, said
+    assert "SIGTERM received" not in said and "Traceback" not in said, said
+
+
+@pytest.mark.slow
 def test_northstar_asks_through_the_openai_client_and_a_report_becomes_a_job(
     redis_url, require_debian
 ):
@@ -177,14 +189,14 @@ def test_northstar_asks_through_the_openai_client_and_a_report_becomes_a_job(
     from minserve.cli import cluster
     from minserve.cli.callers import demo_keys
     from minserve.cli.jobs import open_store
-    from minserve.cli.postgres import TemporaryPostgres, binaries
-    from minserve.northstar.corpus import load_corpus
+    from minserve.cli.temporary_postgres import TemporaryPostgres, binaries
+    from minserve.northstar.corpus import load_corpus, load_demo_keys
     from minserve.northstar.questions import is_qualified, load_questions, prompt_of
     from minserve.serving.identity import KeyRing
 
     if binaries() is None:
         require_debian("initdb", "postgresql")
-    secrets, corpus = cluster.northstar_keys(), load_corpus("v1")
+    secrets, corpus = load_demo_keys(), load_corpus("v1")
     questions = [question for question in load_questions() if question.user][:16]
     stranger = next(user for user in secrets if user != questions[0].user)
 
