@@ -24,6 +24,19 @@ class BrokenRule(Exception):
         self.example = tuple(example)
 
 
+class showing:
+    """`with showing(lines)`: whatever a candidate raises carries the lines that lead there."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            error.minserve_example = tuple(self.lines)  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One thing that must hold. `check(candidate)` raises `BrokenRule` where it does not.

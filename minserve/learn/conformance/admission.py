@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite, returned, showing
 from minserve.request import Request, SamplingParams, WorkloadClass
 from minserve.scheduling.admission import ClassBudget, Load, Refuse
 from minserve.scheduling.overload import Rung
@@ -71,11 +71,8 @@ class _Asked:
             self.lines.append(f"promised_tokens: {promised:g}")
         before = copy.deepcopy((self.load.queued_tokens, self.load.promised_tokens))
         asked = (kind, deadline_s, answer)
-        try:
+        with showing(self.lines):
             self.answer = getattr(part(BUDGETS), question)(self.request, self.load)
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         self.lines.append(f"{question}(request, load)   # -> {self.answer!r}")
         after = (self.load.queued_tokens, self.load.promised_tokens)
         r = self.request

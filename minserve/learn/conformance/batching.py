@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from minserve.learn.conformance import BrokenRule, returned
+from minserve.learn.conformance import BrokenRule, returned, showing
 from minserve.learn.policies import Seen, View, Wait
 
 Policy = Callable[..., Any]
@@ -50,11 +50,8 @@ class Asked:
             f"free_tokens = {free_tokens}, now_s = {now_s:g}",
             f"settings: {', '.join(f'{k} = {v:g}' for k, v in settings.items())}",
         ]
-        try:
+        with showing(self.lines):
             self.answer = policy(self.view, **settings)
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         self.lines.append(f"answer: {_describe_answer(self.answer)}")
         self.run = self._read()
 

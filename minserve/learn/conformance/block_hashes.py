@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from unittest import mock
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned, showing
 
 Hashes = Callable[[Sequence[int], int, bytes], list[bytes]]
 BLOCKS, CHAIN = "blocks", "chain"
@@ -24,11 +24,8 @@ class Asked:
         """The candidate's keys, checked to be a list of bytes."""
         name = {ROOT: "A", OTHER_ROOT: "B"}.get(root, "the last key of the call before")
         self.lines.append(f"block_hashes({list(token_ids)}, block_size={size}, root={name})")
-        try:
+        with showing(self.lines):
             keys = self._hashes(list(token_ids), size, root)
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         if not isinstance(keys, list):
             self.fail(f"a list of keys is wanted, one per full block; this is {returned(keys)}")
         if not all(isinstance(key, bytes) for key in keys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned, showing
 from minserve.learn.prefix import Caller
 
 Salt = Callable[[bytes, Caller, str], str]
@@ -26,11 +26,8 @@ class Asked:
         self.lines.append(
             f"cache_salt({hidden}, Caller({who.tenant!r}, {who.user!r}{app}), {scope!r})"
         )
-        try:
+        with showing(self.lines):
             salt = self._salt(secret, who, scope)
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         self.lines[-1] += f"   # -> {salt if len(repr(salt)) < 14 else repr(salt)[:11] + '...'}"
         if not isinstance(salt, str):
             self.fail(f"a salt is text, as from hexdigest(); this is {returned(salt)[:60]}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned, showing
 
 Loop = Callable[..., list[int]]
 CHOOSE, STOP = "choose", "stop"
@@ -46,13 +46,8 @@ class Model:
         """The candidate's tokens, checked to be a list of plain integers."""
         call = f"decode_loop(forward, {list(prompt)}, max_tokens={most}, eos_token_ids={set(eos)})"
         self.lines.append(call.replace("set()", "{}"))
-        try:
+        with showing(self.lines):
             tokens = loop(self.forward, list(prompt), most, eos)
-        except BrokenRule:
-            raise
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         self.lines.append(f"-> {tokens!r:.80}")
         if not isinstance(tokens, list):
             self.fail(f"a list of token ids is wanted; this is {returned(tokens)}")

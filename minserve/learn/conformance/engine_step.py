@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minserve.errors import ExecutorFailed
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned, showing
 
 Step = Callable[[Any, Any, float], bool]
 STEP, FAILURE = "step", "failure"
@@ -38,11 +38,8 @@ class Fakes:
 
     def run(self, step: Step) -> Any:
         """What one call of the candidate returns; its exceptions carry the calls made so far."""
-        try:
+        with showing(self.lines):
             return step(_Half(self, "plan commit fail_all"), _Half(self, "launch collect"), 7.0)
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
 
     def fail(self, what: str) -> None:
         """The rule is broken."""

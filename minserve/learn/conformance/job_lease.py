@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, showing
 
 
 class _Tried:
@@ -19,11 +19,8 @@ class _Tried:
     def call(self, name: str, *arguments: Any) -> Any:
         given = ", ".join(repr(argument) for argument in arguments)
         self.lines.append(f"q.{name}({given})")
-        try:
+        with showing(self.lines):
             answer = getattr(self.queue, name)(*arguments)
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         self.lines[-1] += "" if name == "enqueue" else f"   # -> {answer!r}"
         return answer
 

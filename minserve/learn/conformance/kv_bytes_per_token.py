@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from numbers import Integral
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned, showing
 from minserve.models.config import ModelConfig
 
 Estimate = Callable[[ModelConfig, int], int]
@@ -43,11 +43,8 @@ def _expect(estimate: Estimate, shape: tuple[int, ...], bytes_per_value: int, wh
         f"head_dim = {head_dim}, hidden_size = {hidden}",
         f"kv_bytes_per_token(config, bytes_per_value={bytes_per_value})",
     ]
-    try:
+    with showing(example):
         result = estimate(config_of(*shape), bytes_per_value)
-    except Exception as error:
-        error.minserve_example = tuple(example)
-        raise
     if isinstance(result, bool) or not isinstance(result, Integral):
         what = f"a whole number of bytes (an int) is wanted; this is {returned(result)}"
         raise BrokenRule(what, example)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, showing
 from minserve.learn.parts_of_load import Sent
 
 Loop = Callable[[float, int, Callable[[float], float]], list[Sent]]
@@ -26,13 +26,8 @@ class _Tried:
             self.sent_s.append(now_s)
             return now_s + service_s[len(self.sent_s) - 1]
 
-        try:
+        with showing(self.example):
             self.found = loop(rate_per_s, len(service_s), serve)
-        except BrokenRule:
-            raise
-        except Exception as error:
-            error.minserve_example = tuple(self.example)
-            raise
         self.example.append(f"sent at {self.sent_s}")
         is_list = isinstance(self.found, list) and all(isinstance(s, Sent) for s in self.found)
         if not is_list or len(self.found) != len(service_s):

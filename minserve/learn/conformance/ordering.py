@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, showing
 from minserve.learn.parts_of_engine import AGEING_S, Asking
 
 Key = Callable[[Asking, float], Any]
@@ -22,11 +22,8 @@ def _expect(key: Key, order: list[Asking], because: str, now_s: float = 0.0) -> 
     """Whichever way they stand in the queue, sorting must give `order`."""
     for queue in permutations(order):
         example = [f"{request}" for request in queue] + [f"now_s = {now_s:g}"]
-        try:
+        with showing(example):
             found = sorted(queue, key=lambda request: key(request, now_s))
-        except Exception as error:
-            error.minserve_example = tuple(example)
-            raise
         if found != order:
             names = [", ".join(r.id for r in side) for side in (order, found)]
             raise BrokenRule(f"{because}: the order is {names[0]}, not {names[1]}", example)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minserve.learn.admissions import LadderBase
-from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite, showing
 from minserve.scheduling.overload import LadderState, Rung, Signals
 
 RULES = Rules()
@@ -49,11 +49,8 @@ class _Tried:
 
     def _ask(self, line: str, call: Callable[[], Any]) -> Any:
         self.lines.append(line)
-        try:
+        with showing(self.lines):
             answer = call()
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         shown = answer
         if isinstance(answer, LadderState):
             shown = f"rung {int(answer.rung)}, calm since {answer.calm_since_s}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned, showing
 
 Attend = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
 GARBAGE = 50.0  # what slots hold that nobody may look at
@@ -47,11 +47,8 @@ class _Case:
     def run(self, attend: Attend) -> Tensor:
         """The candidate's answer, checked to be a tensor of the right shape that is finite."""
         given = [self.query.clone(), self.key_cache.clone(), self.value_cache.clone()]
-        try:
+        with showing(self.lines):
             out = attend(*given, list(self.table), len(self.keys))
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         if not isinstance(out, Tensor) or out.shape != self.query.shape:
             found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else returned(out)
             self.fail(f"a tensor of shape {list(self.query.shape)} is wanted, not {found}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import permutations, product
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, showing
 from minserve.learn.reference import Candidate
 
 MakeRoom = Callable[[Sequence[Candidate], int], list[str]]
@@ -23,11 +23,8 @@ class _Tried:
         ]
         self.lines += ["]", f"make_room(running, num_missing={missing})"]
         given = list(running)
-        try:
+        with showing(self.lines):
             self.victims = make_room(given, missing)
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
         self.lines[-1] += f"   # -> {self.victims!r}"
         known = {c.id for c in running}
         if not isinstance(self.victims, list) or not all(v in known for v in self.victims):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned, showing
 
 LOOK_UP, EVICT = "look up", "evict"
 
@@ -60,11 +60,8 @@ class Tried:
         raise BrokenRule(what, self.lines)
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        try:
+        with showing(self.lines):
             return call()
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
 
 
 def _hashes(text: str) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, showing
 from minserve.learn.parts_of_load import RequestMeasures
 
 Measure = Callable[[float, Sequence[tuple[float, int]]], RequestMeasures]
@@ -17,11 +17,8 @@ class _Tried:
     def __init__(self, measure: Measure, intended_s: float, chunks: Chunks) -> None:
         self.example = [f"chunks = {chunks}", f"request_measures({intended_s:g}, chunks)"]
         given = list(chunks)
-        try:
+        with showing(self.example):
             self.found = measure(intended_s, given)
-        except Exception as error:
-            error.minserve_example = tuple(self.example)
-            raise
         self.example[-1] += f"   # -> {self.found}"
         if not isinstance(self.found, RequestMeasures):
             self.fail(f"a RequestMeasures is wanted; this is {self.found!r}")

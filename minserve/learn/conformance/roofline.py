@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned
+from minserve.learn.conformance import BrokenRule, Ladder, Rule, Suite, returned, showing
 
 Roofline = Callable[[float, float, float, float], tuple[float, str]]
 COMPUTE, MEMORY = "compute", "memory"
@@ -17,11 +17,8 @@ class _Tried:
         names = ("flops", "num_bytes", "peak_flops", "bytes_per_s")
         given = zip(names, (*work, *machine), strict=True)
         self.call = f"roofline({', '.join(f'{name}={value:g}' for name, value in given)})"
-        try:
+        with showing([self.call]):
             self.found = roofline(*work, *machine)
-        except Exception as error:
-            error.minserve_example = (self.call,)
-            raise
         if not isinstance(self.found, tuple) or len(self.found) != 2:
             self.fail(f"a pair (seconds, bound) is wanted; this is {returned(self.found)}")
         self.seconds, self.bound = self.found

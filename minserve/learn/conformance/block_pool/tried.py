@@ -7,7 +7,7 @@ from typing import Any
 
 from minserve.errors import MinserveError
 from minserve.kv.blocks import BlockCopy
-from minserve.learn.conformance import BrokenRule, returned
+from minserve.learn.conformance import BrokenRule, returned, showing
 
 
 class Tried:
@@ -110,13 +110,8 @@ class Tried:
             self.fail(f"this must succeed, but raises {type(error).__name__}: {error}")
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        try:
+        with showing(self.lines):
             return call()
-        except BrokenRule:
-            raise
-        except Exception as error:
-            error.minserve_example = tuple(self.lines)
-            raise
 
 
 def blocks_for(num_tokens: int, size: int) -> int:
