@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -42,6 +43,7 @@ def capacity(
     autoscale: Annotated[
         bool, typer.Option("--autoscale", help="Try scaling rules on two waves of load too.")
     ] = False,
+    wave_s: Annotated[float, typer.Option(help="Seconds of one such wave.")] = 300.0,
     load_s: Annotated[
         float | None, typer.Option(help="Seconds until a new replica serves; else the profile's.")
     ] = None,
@@ -76,11 +78,13 @@ def capacity(
 
     objectives = opt.objectives(goodput or ["ttft:2000", "tpot:100"], context.args)
     has_no_rate = request_rate is not None and request_rate <= 0
-    if not 0 < target <= 1 or peak < 1 or has_no_rate or (load_s is not None and load_s < 0):
+    if not 0 < target <= 1 or peak < 1 or has_no_rate:
         raise ConfigError(
-            f"target {target}, peak {peak}, rate {request_rate}, {load_s} s to load",
-            "use a target up to 1, a peak of 1 or more, a rate above 0, and no time below 0",
+            f"target {target}, peak {peak}, rate {request_rate}",
+            "use a target up to 1, a peak of 1 or more, and a rate above 0",
         )
+    if not 0 < wave_s < math.inf or (load_s is not None and load_s < 0):
+        raise ConfigError(f"waves of {wave_s} s, {load_s} s to load", "use times above 0")
     if autoscale and request_rate is None:
         raise ConfigError("--autoscale without a rate", "say how high its waves go: --request-rate")
     machine = profile_of(profile or (None if model else "h100-llama-3.1-8b"), model)
@@ -123,7 +127,7 @@ def capacity(
         report |= _replicas(serve, request_rate * peak, target, most, machine, say)
         if autoscale:
             report["scaling"] = _scaling(
-                setup, traffic, objectives, request_rate * peak, most, max_running, to, say
+                setup, traffic, objectives, request_rate * peak, wave_s, most, max_running, to, say
             )
     if json:
         print(as_json_line(report), flush=True)
@@ -168,7 +172,9 @@ def _replicas(serve, rate_per_s: float, target: float, most: int, machine, say) 
     return {"replicas": plan.num_replicas, "rate_per_s": rate_per_s, "cells": cells}
 
 
-def _scaling(setup, traffic, objectives, rate_per_s, most, max_running, to: Path, say) -> list:
+def _scaling(
+    setup, traffic, objectives, rate_per_s, wave_s, most, max_running, to: Path, say
+) -> list:
     from minserve.cli.live import stage
     from minserve.loadtest.pictures import scaling
     from minserve.metrics import seconds
@@ -176,9 +182,18 @@ def _scaling(setup, traffic, objectives, rate_per_s, most, max_running, to: Path
 
     with stage("trying scaling rules"):
         found = compare_scaling(
-            setup, traffic, objectives, rate_per_s, most=most, max_running=max_running
+            setup,
+            traffic,
+            objectives,
+            rate_per_s,
+            wave_s=wave_s,
+            most=most,
+            max_running=max_running,
         )
-    say(f"Scaling over two waves up to {rate_per_s:g}/s, {setup.profile.load_s:.3g} s to load, on")
+    load_s = setup.profile.load_s
+    say(
+        f"Scaling over two waves of {wave_s:g} s up to {rate_per_s:g}/s, {load_s:.3g} s to load, on"
+    )
     for each in found:
         say(
             f"  {each.name:<15} {each.attainment:>6.1%} good, TTFT p99 "

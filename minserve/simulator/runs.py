@@ -113,7 +113,7 @@ def compare_scaling(
     rate_per_s: float,
     *,
     swing: float = 3.0,
-    wave_s: float = 600.0,
+    wave_s: float = 300.0,
     every_s: float = 15.0,
     most: int = 16,
     max_running: int = 128,

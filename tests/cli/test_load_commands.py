@@ -82,6 +82,7 @@ def test_loadtest_speaks_chat_and_closed_loop(minserve, server):
         ("capacity --target 2", "target"),
         ("capacity --request-rate 0", "rate 0"),
         ("capacity --load-s -1", "-1"),
+        ("capacity --wave-s 0", "waves of 0"),
         ("capacity --autoscale", "--request-rate"),
         ("calibrate --budget 0", "budget"),
         ("bench loadgen --rate 0", "0"),
@@ -136,7 +137,9 @@ def test_capacity_plans_one_replica_and_many(minserve, tmp_path):
     assert best > 1 and (tmp_path / "capacity.png").is_file()
     plan = minserve(f"{small} --goodput ttft:300 --request-rate {2.5 * best:.3f}").ok().json
     assert 2 <= plan["replicas"] <= 5
-    scaled = minserve(f"{small} --goodput ttft:300 --request-rate 5 --autoscale --load-s 30").ok()
+    scaled = minserve(
+        f"{small} --goodput ttft:300 --request-rate 5 --autoscale --load-s 30 --wave-s 60"
+    ).ok()
     assert len(scaled.json["scaling"]) == 7 and (tmp_path / "scaling.png").is_file()
     assert "30 s to load" in scaled.out
 
