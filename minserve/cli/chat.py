@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 HELP = "/reset forgets what was said, /quit ends; Ctrl-C stops an answer"
 Messages = list[dict[str, str]]
-Ask = Callable[[Messages], Iterator[str]]
+Pieces = Generator[str, None, None]
+Ask = Callable[[Messages], Pieces]
 """The pieces of the answer to a conversation, as they come; closing it cancels the rest."""
 
 
@@ -85,7 +86,7 @@ def _talk(ask: Ask, system: str) -> None:
                 messages.pop()  # a turn without an answer is taken back: it can be tried again
 
 
-def _show(pieces: Iterator[str]) -> str:
+def _show(pieces: Pieces) -> str:
     """Print an answer as it comes; what there was of it when it ended or was stopped."""
     answer = ""
     try:
@@ -112,7 +113,7 @@ def _client(url: str, key: str | None):
         raise ConfigError(f"cannot call {url!r}: {error}", "check --url and --key") from None
 
 
-def _ask_server(client: Any, body: dict[str, Any], key: str | None) -> Iterator[str]:
+def _ask_server(client: Any, body: dict[str, Any], key: str | None) -> Pieces:
     import httpx
 
     path, body = "/v1/chat/completions", {**body, "stream": True}
@@ -138,11 +139,11 @@ def _text_of(event: dict[str, Any]) -> Iterator[str]:
         yield choice["delta"].get("content") or ""
 
 
-def _ask_here(server: Server, body: dict[str, Any]) -> Iterator[str]:
+def _ask_here(server: Server, body: dict[str, Any]) -> Pieces:
     import asyncio
 
     from minserve.scheduling.admission import Refuse
-    from minserve.service import Ended, Piece
+    from minserve.service import Ended, Piece, Started
     from minserve.serving.calls import Caller
     from minserve.serving.errors import ApiError
     from minserve.serving.identity import OPEN
@@ -153,7 +154,8 @@ def _ask_here(server: Server, body: dict[str, Any]) -> Iterator[str]:
         call = asyncio.run(server.calls.chat(ChatRequest(**body), caller))
     except ApiError as error:
         raise MinserveError(error.message) from None
-    request, outputs = call.requests[0], queue.SimpleQueue()
+    request = call.requests[0]
+    outputs: queue.SimpleQueue[Started | Piece | Ended | Refuse] = queue.SimpleQueue()
     server.engine.submit(request, outputs.put)
     try:
         while True:
@@ -162,9 +164,9 @@ def _ask_here(server: Server, body: dict[str, Any]) -> Iterator[str]:
                     yield text
                 case Refuse(why=why):
                     raise MinserveError(f"not admitted: {why}")
-                case Ended(error=error):
-                    if error:
-                        raise MinserveError(error)
+                case Ended(error=why):
+                    if why:
+                        raise MinserveError(why)
                     return
     finally:
         server.engine.cancel(request.id)  # nothing, if it is over

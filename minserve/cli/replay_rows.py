@@ -100,12 +100,14 @@ def table(rows: Sequence[Row], title: str):
         made.add_column(heading, justify="right", no_wrap=True, min_width=5)
     for row in rows:
         t, q = row.timing, row.quality
-        checked = q is not None and q.num_qualified is not None
         cost = q.cost_per_qualified_task if q else None
+        right = "-"
+        if q is not None and q.num_qualified is not None:
+            right = f"{q.num_qualified} of {q.num_requests}"
         made.add_row(
             row.name,
             "on" if row.prefix else "off",
-            f"{q.num_qualified} of {q.num_requests}" if checked else "-",
+            right,
             seconds(t.ttft_p50_s),
             seconds(t.ttft_p95_s),
             seconds(t.itl_p95_s),
@@ -143,13 +145,14 @@ def compare(rows: Sequence[Row]) -> list[dict[str, Any]]:
         if row.policy != "continuous" or not twins:
             continue
         ours, theirs = row.timing, twins[0].timing
-        if ours.tokens_per_s and theirs.tokens_per_s and theirs.ttft_p95_s:
+        ours_s, theirs_s = ours.ttft_p95_s, theirs.ttft_p95_s
+        if ours.tokens_per_s and theirs.tokens_per_s and ours_s and theirs_s:
             found.append(
                 {
                     "prefix_reuse": row.prefix,
                     "static_batch_size": twins[0].batch_size,
                     "tokens_per_s_ratio": ours.tokens_per_s / theirs.tokens_per_s,
-                    "ttft_p95_ratio": ours.ttft_p95_s / theirs.ttft_p95_s,
+                    "ttft_p95_ratio": ours_s / theirs_s,
                 }
             )
     return found

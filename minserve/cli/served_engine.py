@@ -79,14 +79,15 @@ def make_server(
     names = names_of(folder, settings)
 
     def make_service(loop) -> Service | CachedService | CascadedService:
-        service = _service(settings, executor, loop, parts)
+        service: Service | CachedService | CascadedService
+        service = plain = _service(settings, executor, loop, parts)
         # The fingerprint covers weights, tokenizer and chat template.
         model = ModelTuple(folder.name, executor.cache_namespace, precision=str(precision))
         if dearer:
             from minserve.cli.served_cascade import cascaded
 
             other = _service(settings, dearer, loop)
-            service = cascaded(service, names[0], other, dearer)
+            service = cascaded(plain, names[0], other, dearer)
             model = replace(model, revision=f"{model.revision} or {dearer.cache_namespace}")
         if make_cache:
             service = make_cache(service, model)
@@ -138,7 +139,7 @@ def _load(
     num_blocks = settings.num_blocks
     if num_blocks is None:
         memory, kv_dtype = parse_size(settings.kv_memory), precision.kv_dtype
-        num_blocks = parts and parts.num_blocks(config, memory, BLOCK_SIZE, kv_dtype)
+        num_blocks = parts.num_blocks(config, memory, BLOCK_SIZE, kv_dtype) if parts else None
         num_blocks = num_blocks or num_blocks_for(config, memory, BLOCK_SIZE, kv_dtype)
     executor = TorchExecutor(
         folder,
@@ -165,13 +166,13 @@ def _service(
     from minserve.engine import Engine
     from minserve.events import EventLog
     from minserve.scheduling.admission import Admission
-    from minserve.scheduling.batching import DynamicBatching, StaticBatching
+    from minserve.scheduling.batching import BatchingPolicy, DynamicBatching, StaticBatching
     from minserve.scheduling.rates import Rates
     from minserve.scheduling.reservation import OnlineFirst, ReservedBatching
     from minserve.service import Service
 
     rates, ordering = Rates(), choices.ORDERINGS[settings.ordering]
-    policy = {
+    policies: dict[str, Callable[[], BatchingPolicy]] = {
         "static": lambda: StaticBatching(settings.max_running),
         "dynamic": lambda: DynamicBatching(settings.max_running),
         "continuous": lambda: ReservedBatching(
@@ -182,7 +183,9 @@ def _service(
             step_cap_s=settings.step_cap_s,
             rates=rates,
         ),
-    }[settings.policy]
+    }
+    policy = policies[settings.policy]
+    engine: Engine
     if parts:
         engine = parts.engine(executor, settings, policy, ordering, loop.clock)
     else:

@@ -104,7 +104,7 @@ class Checked:
 
 def labs() -> list[LabCopy]:
     """The labs that are here, by name."""
-    found = {}
+    found: dict[str, LabCopy] = {}
     for place in PLACES:
         for path in sorted(place.glob("*/*.ipynb")):
             if path.stem == path.parent.name:

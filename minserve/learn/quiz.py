@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 def predicted(guess: float | None, measured: float, what: str, close: float = 0.15) -> None:
     """Set a guess beside what was measured. `close` is the share within which it counts as near."""
-    if not _is_number(guess):
+    if guess is None or not _is_number(guess):
         print(f"Measured: {measured:,g} {what}. (No guess yet: write one down before you run.)")
         return
     off = abs(guess - measured) / abs(measured) if measured else abs(guess)

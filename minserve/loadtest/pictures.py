@@ -177,7 +177,8 @@ def _arrivals(ax: Axes, tally: Tally) -> None:
         return
     top, mean = max(counts), float(np.mean(counts))
     step = max(1, top // 20)
-    ax.hist(counts, np.arange(0, top + step + 1, step) - 0.5, color=GREEN)
+    edges = [n - 0.5 for n in range(0, top + step + 1, step)]
+    ax.hist(counts, edges, color=GREEN)
     at = np.arange(top + 1)
     log_ways = np.array([math.lgamma(n + 1) for n in at])
     expected = len(counts) * step * np.exp(at * math.log(mean) - mean - log_ways)

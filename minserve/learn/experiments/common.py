@@ -60,6 +60,12 @@ def again(request: Request) -> Request:
     )
 
 
+def ttft_s(request: Request) -> float:
+    """Seconds to its first token; infinite for a request that has none."""
+    found = request.timeline.ttft_s
+    return math.inf if found is None else found
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """The value that `share` of all do not exceed (nearest rank)."""
     ordered = sorted(values)

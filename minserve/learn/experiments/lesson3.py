@@ -108,7 +108,7 @@ def fill(steps: int, mine: bool = False) -> Engine:
 
 def block_size_sweep(sizes: Sequence[int], requests: Sequence[Request]) -> list[tuple[str, ...]]:
     """(block size, useful share, blocks in the largest table) of the same requests and memory."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for size in sizes:
         executor = SimulatedExecutor(12_288 // size, size)
         fresh = [words(r.id, r.num_prompt_tokens, r.sampling.max_tokens) for r in requests]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minserve.client import LocalClient
@@ -12,7 +13,7 @@ from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.events import StepStarted
 from minserve.execution.simulated import SimulatedExecutor, repeatable_token
-from minserve.learn.experiments.common import BIG_MODEL, quantile, words
+from minserve.learn.experiments.common import BIG_MODEL, quantile, ttft_s, words
 from minserve.learn.reference import Candidate
 from minserve.northstar.lengths import AZURE, LengthTable
 from minserve.request import FinishReason, Request, SamplingParams
@@ -56,7 +57,7 @@ def dashboard(num_users: int, context_tokens: int = 1000, answer: int = 64) -> t
         f"{num_users}",
         f"{busy:.0%}",
         f"{max(step.blocks_used for step in steps) / num_blocks:.0%}",
-        f"{max(request.timeline.ttft_s for request in requests):.1f}",
+        f"{max(ttft_s(request) for request in requests):.1f}",
         f"{engine.log.events[-1].time_s:.1f}",
     )
 
@@ -184,7 +185,7 @@ def overload(
         id = f"r{number:03}"
         ends[id] = max(2, min(output, MAX_ANSWER))
         sampling = SamplingParams(max_tokens=MAX_ANSWER)
-        tokens = range(max(16, min(prompt, 4096)))
+        tokens = tuple(range(max(16, min(prompt, 4096))))
         requests.append(Request(id, tokens, sampling, arrival_s=time_s))
         time_s += rng.expovariate(rate_per_s)
 
@@ -223,7 +224,7 @@ def _send_all(client: LocalClient, requests: Sequence[Request], refuse_early: bo
             client.send(request)
 
     for request in requests:
-        client.loop.at(request.arrival_s, lambda request=request: arrive(request))
+        client.loop.at(request.arrival_s, partial(arrive, request))
     return refused
 
 
@@ -243,7 +244,7 @@ def _overload_result(
         num_preemptions=sum(request.num_preemptions for request in requests),
         recomputed_tokens=computed - needed,
         span_s=events[-1].time_s,
-        ttfts_s=[request.timeline.ttft_s for request in served],
+        ttfts_s=[ttft_s(request) for request in served],
         kv_used_share=sum(step.blocks_used for step in steps) / (len(steps) * num_blocks),
         within_s=2.0,
     )

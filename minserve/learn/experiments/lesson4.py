@@ -19,7 +19,7 @@ from minserve.events import Event, StepStarted
 from minserve.execution.executor import Executor
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.kv.prefix import root_hash
-from minserve.learn.experiments.common import BIG_MODEL, again, quantile
+from minserve.learn.experiments.common import BIG_MODEL, again, quantile, ttft_s
 from minserve.learn.prefix import LeafFirstCache, block_hashes, install
 from minserve.request import Request, SamplingParams
 
@@ -74,7 +74,7 @@ class Run:
 
     def ttft_s(self, share: float = 0.5) -> float:
         """A quantile of the time to first token."""
-        return quantile([request.timeline.ttft_s for request in self.requests], share)
+        return quantile([ttft_s(request) for request in self.requests], share)
 
     def row(self, name: str) -> tuple[str, ...]:
         """Cells under `HEADING`."""
@@ -190,7 +190,7 @@ def changed(prompt: Sequence[int], position: int) -> list[int]:
 
 def long_and_short_answers() -> list[tuple[str, ...]]:
     """Cells under `ANSWERS_HEADING`: one prompt of 2,000 tokens, cold and warm."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for answer in (20, 400):
         document = tokens("document", 2000)
         cold = ask("cold", document, tokens("one question", 20), answer=answer)

@@ -11,7 +11,7 @@ from minserve.client import LocalClient
 from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
 from minserve.execution.simulated import SimulatedExecutor
-from minserve.learn.experiments.common import BIG_MODEL
+from minserve.learn.experiments.common import BIG_MODEL, ttft_s
 from minserve.learn.experiments.lesson4 import BLOCK, ask, tokens
 from minserve.learn.prefix import Caller
 from minserve.request import Request
@@ -99,7 +99,7 @@ def probe(
         request.cache_salt = salt(SECRET, who, scope)
         client.send(request)
         client.run()
-        return request.timeline.ttft_s * 1000
+        return ttft_s(request) * 1000
 
     own = [tokens(f"own {n}", num_tokens) for n in range(20)]
     cold, warm = ([send(attacker, prompt) for prompt in own] for _ in range(2))
