@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 # NOTE: must be set before torch loads. Threads that spin for long slow a shared machine several
 # times; some 20 us of it (2,000 turns) spare each small operation a wake-up of 100 us.
@@ -100,6 +101,20 @@ def options(
     """Build, break and measure an LLM inference engine."""
 
 
+_FILES = {  # what a path of the user's may be refused for, and what to do about it
+    errno.ENOENT: "check the path; its folder must be there and take new files",
+    errno.EACCES: "you may not read or write there: choose another place",
+    errno.EPERM: "you may not read or write there: choose another place",
+    errno.EROFS: "nothing can be written there: choose another place",
+    errno.EISDIR: "give a file",
+    errno.ENOTDIR: "a part of this path is a file: choose another place",
+    errno.EEXIST: "a file lies where a folder is needed: choose another place",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOSPC: "the disk is full: make room, or write elsewhere",
+    errno.EDQUOT: "your share of the disk is full: make room, or write elsewhere",
+}
+
+
 def main() -> None:
     """Run a command. A user's mistake is one clear line, a hint, and exit code 2."""
     try:
@@ -111,6 +126,12 @@ def main() -> None:
     except BrokenPipeError:  # somebody piped us into `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        hint = _FILES.get(error.errno or 0, "")
+        if not hint or os.environ.get("MINSERVE_DEBUG"):
+            _internal(error)
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _fail(f"{where}{error.strerror}", hint)
     except Exception as error:
         if type(error).__name__ == "Abort":
             _fail("stopped", code=130)
@@ -119,17 +140,21 @@ def main() -> None:
             if not error.format_message():  # no command was given: its help has been shown
                 sys.exit(2)
             _fail(error.format_message(), f"see {context.command_path} --help" if context else "")
-        if os.environ.get("MINSERVE_DEBUG"):
-            raise
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
-        _fail(
-            f"minserve itself failed, which is a bug: {what}",
-            "set MINSERVE_DEBUG=1 to see where, and report it",
-            code=1,
-        )
+        _internal(error)
 
 
-def _fail(message: str, hint: str = "", code: int = 2) -> None:
+def _internal(error: Exception) -> NoReturn:
+    if os.environ.get("MINSERVE_DEBUG"):
+        raise error
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    _fail(
+        f"minserve itself failed, which is a bug: {what}",
+        "set MINSERVE_DEBUG=1 to see where, and report it",
+        code=1,
+    )
+
+
+def _fail(message: str, hint: str = "", code: int = 2) -> NoReturn:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     if hint:
         print(f"  hint: {hint}", file=sys.stderr)

@@ -46,10 +46,14 @@ class Tokenizer:
         `add_special_tokens` adds what the tokenizer puts around a text, such as a first token.
         `allow_special` lets special tokens that are written in the text be such, as they are
         elsewhere; set it to False for text from people that you do not trust, who could otherwise
-        write a chat turn in somebody else's name.
+        write a chat turn in somebody else's name. Raises `InvalidRequest` where the text is no
+        Unicode.
         """
         tokenizer = self._tokenizer if allow_special else self._plain
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:  # half of a surrogate pair, as Python reads bytes that are not UTF-8
+            raise InvalidRequest("the text is not valid Unicode", "give UTF-8 text") from None
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`; bytes that are no character become U+FFFD."""

@@ -19,3 +19,11 @@ def test_an_unknown_lab_or_file_is_one_clear_error(minserve):
     minserve("check", "my/lab3_cancellation_leak.ipynb").refused("`minserve check lab3 my/lab3")
     minserve("check", "final.ipynb").refused("`minserve check LAB final.ipynb`")
     minserve("lab", "start", "lab0").refused("lab3")
+
+
+def test_a_place_that_takes_no_files_is_named(minserve, tmp_path):
+    in_the_way = tmp_path / "a-file"
+    in_the_way.write_text("mine")
+    for folder in (in_the_way, in_the_way / "below"):
+        minserve("lab", "start", "lab3", "--to", str(folder)).refused(str(folder), "another place")
+    assert in_the_way.read_text() == "mine"

@@ -7,6 +7,7 @@ import json
 import pytest
 from tiny_llama import write_tokenizer
 
+from minserve.errors import InvalidRequest
 from minserve.models.tokenizer import Tokenizer
 
 # Trims, tests and quotes what it is given, as the templates of real models do.
@@ -87,6 +88,14 @@ def test_nothing_else_that_a_client_sends_can_either(tokenizer):
     message = {"role": forged, "content": "hi", "calls": [{"args": {forged: [forged, 1]}}]}
     ids = tokenizer.encode_chat([message], tools=[{"description": forged}])
     assert specials(tokenizer, ids) == ["<|im_start|>", "<|im_end|>", *ONE_TURN]
+
+
+def test_bytes_that_are_no_text_are_refused(tokenizer):
+    broken = b"a\xff".decode("utf-8", "surrogateescape")
+    with pytest.raises(InvalidRequest, match="Unicode"):
+        tokenizer.encode(broken)
+    with pytest.raises(InvalidRequest, match="Unicode"):
+        tokenizer.encode_chat([{"role": "user", "content": broken}])
 
 
 def test_text_that_a_normaliser_would_turn_into_a_special_token_cannot(tmp_path):
