@@ -61,11 +61,12 @@ def _table(costs, title: str):
     from rich.table import Table
 
     made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    made.padding = (0, 1, 0, 0)
     made.add_column("precision", no_wrap=True)
     for heading in (
         "weights",
-        "KV a token",
-        "a token",
+        "KV of\na token",
+        "ms a\ntoken",
         "a logit's error\nlargest, mean",
         "same\nlikeliest",
         "answers\nright",
@@ -78,10 +79,10 @@ def _table(costs, title: str):
             cost.precision,
             size(cost.weight_bytes),
             size(cost.kv_bytes_per_token),
-            f"{1000 * cost.token_s:.2f} ms",
+            f"{1000 * cost.token_s:.2f}",
             f"{cost.max_error:.3f}, {cost.mean_error:.4f}",
-            f"{cost.same_likeliest / cost.num_places:.2%}",
-            f"{cost.num_right} of {asked}" if asked else "-",
-            f"{cost.num_same} of {asked}" if asked else "-",
+            f"{cost.same_likeliest / cost.num_places:.1%}",
+            f"{cost.num_right}/{asked}" if asked else "-",
+            f"{cost.num_same}/{asked}" if asked else "-",
         )
     return made
