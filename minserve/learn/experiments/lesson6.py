@@ -228,7 +228,7 @@ def formula_s(rate_per_s: float, service_s: Sequence[float]) -> float:
 
 
 @lru_cache
-def swept(rates_per_s: tuple[float, ...] = (1, 5, 6, 9, 12)) -> Sweep:
+def swept(rates_per_s: tuple[float, ...] = (1, 4, 5, 9, 12)) -> Sweep:
     """Real lengths at rising rates."""
     cells = [try_rate(lambda r: _tally(REAL, r), rate, 0.95) for rate in rates_per_s]
     return Sweep(tuple(cells), max((c.rate_per_s for c in cells if c.is_met), default=None))
