@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import built
 import pytest
-from live_server import Live, wait_for
+from live_server import EOS, Live, wait_for
 
 from minserve.learn import parts as learn_parts
 from minserve.learn.serving.install import ServingParts
@@ -145,21 +145,30 @@ def order(request, now_s):
 """
 
 
-def served_order(live) -> list[int]:
-    """Four requests while one place is taken: who was served when, by order of arrival."""
+def served_order() -> tuple[list[int], Served]:
+    """Four requests with one place, the first served until all are there: who was served when, by
+    order of arrival; and the server.
+    """
+    are_here = threading.Event()
+
+    def until_all_are_here(row) -> int:
+        return EOS if are_here.wait(0.002) else ord("a")
+
+    live = Served(max_running=1, token=until_all_are_here)
     with live:
         threads = [
-            threading.Thread(target=live.ask, args=("w" * (5 + n),), kwargs={"max_tokens": 16})
+            threading.Thread(target=live.ask, args=("w" * (5 + n),), kwargs={"max_tokens": 8_000})
             for n in range(4)
         ]
         for number, thread in enumerate(threads, start=1):
             thread.start()
             wait_for(lambda n=number: sum(r["arrived"] > 0 for r in live.told()["requests"]) == n)
+        are_here.set()
         for thread in threads:
             thread.join()
         live.wait_idle()
         requests = sorted(live.told()["requests"], key=lambda request: request["arrived"])
-        return [request["served"] for request in requests]
+        return [request["served"] for request in requests], live
 
 
 def slowly(row) -> int:
@@ -169,10 +178,10 @@ def slowly(row) -> int:
 
 def test_installing_a_legal_but_different_ordering_changes_the_trace():
     built.build("ordering", "continuous_batching")
-    assert served_order(Served(max_running=1, token=slowly)) == [1, 2, 3, 4]
+    assert served_order()[0] == [1, 2, 3, 4]
     built.keep("ordering", "order", LATEST_FIRST)
-    live = Served(max_running=1, token=slowly)
-    assert served_order(live) == [1, 4, 3, 2]
+    order, live = served_order()
+    assert order == [1, 4, 3, 2]
     assert live.parts.shelf.books["ordering"].version.number == 2
 
 
