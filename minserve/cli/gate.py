@@ -83,6 +83,8 @@ def _authorisation(base: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
             yield f"class {name}: cached, and never was before"
         if policy["semantic"] and not old["semantic"]:
             yield f"class {name}: answers other wordings, and never did before"
+        if old.get("check") and not policy.get("check"):
+            yield f"class {name}: kept unchecked, before checked as {old['check']}"
     was, now = (r.get("reuse", {}).get("authorisation", {}) for r in (base, new))
     for name, value in was.items():
         if value is True and now.get(name) is not True:

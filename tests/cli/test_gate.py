@@ -88,6 +88,8 @@ def test_the_same_again_and_better_pass(judge):
         ("reuse/policy/chat/scope", "tenant", "class chat: shared by tenant"),
         ("reuse/policy/account/freshness_s", 60, "class account: cached, and never was"),
         ("reuse/policy/report/semantic", True, "class report: answers other wordings"),
+        ("reuse/policy/report/check", "", "class report: kept unchecked"),
+        ("reuse/policy/policy/check", ..., "class policy: kept unchecked"),
         ("reuse/policy/fresh", {"scope": "tenant", "freshness_s": 5, "semantic": False}, "fresh"),
         ("reuse/policy", {}, "the policy table is in BASE"),
         ("reuse/authorisation/partition_before_look_up", False, "no longer holds"),
