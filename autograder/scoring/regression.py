@@ -123,15 +123,20 @@ def score_test(
 ) -> None:
     """A right implementation that fails costs everything, a faulty one that passes `points_each`.
 
-    `right` are (name, subject); `faulty` maps a name to (subject, what it does in words).
+    `right` are (name, subject); `faulty` maps a name to (subject, what it does in words). A faulty
+    one is met twice: a test that fails now and then, whatever it meets, catches nothing.
     NOTE: they come in an order that is drawn: a test may find out the how-manyth it meets, by the
     clock or by what files are in the machine's memory.
     """
     missed = set()
-    subjects: list[tuple[str | None, Any]] = [(None, subject) for _, subject in right]
-    subjects += [(name, subject) for name, (subject, _) in faulty.items()]
-    for name, subject in rng.sample(subjects, len(subjects)):
+    meetings: list[tuple[str | None, Any]] = [(None, subject) for _, subject in right]
+    meetings += 2 * [(name, subject) for name, (subject, _) in faulty.items()]
+    for name, subject in rng.sample(meetings, len(meetings)):
+        if name in missed:
+            continue
         error = failure(open_child, function, interface, subject)
+        if name is not None and error is None:
+            missed.add(name)
         if name is None and error is not None:
             scored.failed.append(REJECTS)
             scored.feedback.append(
@@ -140,8 +145,6 @@ def score_test(
                 "  Look at: every assert: does the text above the code promise this?"
             )
             return
-        if name is not None and error is None:
-            missed.add(name)
     for name in (name for name in faulty if name in missed):
         scored.failed.append(misses(name))
         scored.costs[misses(name)] = points_each

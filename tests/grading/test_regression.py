@@ -112,7 +112,24 @@ def score(seed, session):
 
 
 def test_knowing_the_how_manyth_it_is_earns_a_test_nothing():
-    """4 right ones and 3 faulty: one order in 35 has the right ones first."""
+    """4 right ones and 3 faulty twice: one order in 210 has the right ones first."""
     scores = [score(seed, Counting()) for seed in range(200)]
-    assert scores.count(3.0) < 20 and scores.count(0.0) > 150
+    assert scores.count(3.0) < 5 and scores.count(0.0) > 150
     assert score(1, Counting()) == score(1, Counting()), "the same at a regrade"
+
+
+class Dicing:
+    """A test that fails one time in five, whatever it meets."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+
+    def test(self, function, args, serve):
+        if self.rng.random() < 0.2:
+            raise Raised("AssertionError", "", "here")
+
+
+def test_a_test_that_fails_now_and_then_catches_next_to_nothing():
+    """0.25 of 3 points if each were met once; this is the best that chance can do."""
+    scores = [score(seed, Dicing(seed)) for seed in range(1000)]
+    assert sum(scores) / len(scores) < 0.1
