@@ -141,9 +141,13 @@ def serve(
         raise ConfigError(f"prefix scope {prefix_scope!r}", f"use off or one of {', '.join(Scope)}")
     if log_level.lower() not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log level {log_level!r}", "use debug, info, warning or error")
-    for name, value in (("request", request_timeout), ("drain", drain_timeout)):
+    for name, value in (
+        ("request-timeout", request_timeout),
+        ("drain-timeout", drain_timeout),
+        ("step-cap", step_cap),
+    ):
         if not 0 < value < 1e6:
-            raise ConfigError(f"--{name}-timeout {value:g}", "give a positive number of seconds")
+            raise ConfigError(f"--{name} {value:g}", "give a positive number")
     logs.set_up(log_format, log_level)
     ring = key_ring(keys, demo_keys)
     listener = bind(host, port, ring is not None)

@@ -224,6 +224,11 @@ def cache_maker(
 
     if parts:
         settings = parts.cache_settings(settings)
+    if settings.semantic_examples and settings.semantic_cache == "off":
+        raise ConfigError(
+            "--semantic-examples without --semantic-cache",
+            "they teach it what questions mean: add --semantic-cache default",
+        )
     store = open_store(settings.response_cache)
     if store is None:
         if settings.semantic_cache != "off":

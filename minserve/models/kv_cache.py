@@ -7,9 +7,12 @@ a token is written once and alone; a scale for a whole block would change with e
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from minserve.errors import ConfigError
 from minserve.models.config import ModelConfig
 
 SCALE_BYTES = 2
@@ -19,12 +22,19 @@ def allocate(
     config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: str = "cpu"
 ) -> Tensor:
     """`[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]`, zeros; int8 has
-    SCALE_BYTES more in the last dimension.
+    SCALE_BYTES more in the last dimension. Raises `ConfigError` where there is no such memory.
     """
     width = config.head_dim + (SCALE_BYTES if dtype == torch.int8 else 0)
     shape = (config.num_hidden_layers, 2, num_blocks, block_size, config.num_kv_heads, width)
     # Zeros, not empty: attention multiplies masked values by 0, and 0 * NaN is NaN.
-    return torch.zeros(shape, dtype=dtype, device=device)
+    try:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    except RuntimeError:  # also when the size overflows
+        gb = math.prod(shape) * dtype.itemsize / 1e9
+        raise ConfigError(
+            f"a KV cache of {num_blocks:,} blocks takes {gb:,.1f} GB, more than can be had here",
+            "use fewer blocks, or less memory for them",
+        ) from None
 
 
 def quantise(x: Tensor) -> Tensor:

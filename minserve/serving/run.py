@@ -44,7 +44,7 @@ def bind(host: str, port: int, has_keys: bool) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"cannot listen on {host} port {port}: {error}", "choose another --port"
+            f"cannot listen on {host} port {port}: {error}", "choose another --port, or --host"
         ) from None
 
 

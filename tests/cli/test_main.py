@@ -263,3 +263,17 @@ def test_the_demo_ends_in_time(minserve, tmp_path):
     began_s = time.perf_counter()
     minserve("replay", "--demo", "--out", str(tmp_path)).ok()
     assert time.perf_counter() - began_s < 240  # 120 s is the aim on two quiet cores
+
+
+@needs_nano
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ("--step-cap -7", "--step-cap -7"),
+        ("--num-blocks 999999999999", "GB"),
+        ("--semantic-examples questions.csv", "--semantic-cache default"),
+        ("--port 99999999", "--host"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused_before_it_listens(minserve, options, word):
+    minserve(f"serve --port 0 {options}").refused(word)
