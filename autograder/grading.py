@@ -11,11 +11,12 @@ import nbformat
 
 from autograder import intake, notebooks, release, sandbox
 from autograder.course import Course
-from autograder.harness import Child, ChildError
+from autograder.harness import Child, ChildError, ChildTimedOut
 from autograder.receipts import file_id
 from autograder.scoring.base import CellScore, Lab, seed_of
 
 Result = dict[str, Any]
+SUBMISSION_S = 180.0  # of waiting for all children of one submission; honest ones need 2 to 5
 AGAIN = "remove it and grade again"
 STATUSES = ("graded", "partly", "crashed", "timed_out", "unreadable", "tampered", "missing")
 
@@ -86,10 +87,13 @@ class Loader:
         self.printed: dict[str, str] = {}
         self.is_undefined = False
         self._failure: ChildError | None = None
+        self._opened: list[Child] = []
 
     def open(self) -> Child:
         if self._failure is not None:
             raise self._failure
+        if sum(child.waited_s for child in self._opened) > SUBMISSION_S:
+            raise ChildTimedOut(f"took more than {SUBMISSION_S:g} s in all its processes")
         try:
             child = Child(self._cells, self._lab.limits, self._level)
         except ChildError as error:
@@ -102,6 +106,7 @@ class Loader:
             child.close()
             return self._fall_back(f"{missing[0]} was not defined by the notebook as a whole")
         self._note(child, missing)
+        self._opened.append(child)
         return child
 
     def _fall_back(self, why: str) -> Child:

@@ -120,6 +120,11 @@ class Child:
     def close(self) -> None:
         sandbox.stop(self._process)
 
+    @property
+    def waited_s(self) -> float:
+        """How long the grader has waited for its answers, in seconds."""
+        return self._limits.session_s - self._left_s
+
     def new(self, class_name: str, args: list[Any], serve: Serve) -> None:
         """Make the object under test."""
         self._talk({"new": class_name, "args": args}, serve)

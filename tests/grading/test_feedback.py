@@ -104,6 +104,15 @@ def test_what_one_hand_in_smuggles_out_is_worth_nothing_for_the_next(course, mon
     assert seeds[-1] == seeds[0], "only code counts: words cannot buy another draw"
 
 
+def test_the_time_of_all_processes_of_a_submission_is_bounded(tmp_path, monkeypatch):
+    """By 3 minutes, not by a minute for each of fourteen processes."""
+    monkeypatch.setattr(grading, "SUBMISSION_S", 0.5)
+    slow = append(bank.solved(), "lab3-engine", "import time\ntime.sleep(0.6)")
+    result = result_of("", tmp_path, bank.row("slow", lambda: slow, None))
+    assert [bool(cell["stopped"]) for cell in result["cells"]] == [False, True, True, True, True]
+    assert result["status"] == "partly" and "in all its processes" in str(result["notes"])
+
+
 def test_no_submission_runs_where_isolation_has_become_weak(course, monkeypatch):
     monkeypatch.setattr(sandbox, "best_level", lambda: "plain")
     monkeypatch.delenv(sandbox.ACCEPTS_WEAK, raising=False)
