@@ -18,6 +18,7 @@ from autograder.scoring.base import Lab
 
 SIZE_LIMIT = 32 * 2**20  # bytes of a notebook, its outputs included
 CELL_LIMIT = 1_000
+PIECE_LIMIT = 10**6  # objects and lists in a file: each takes a hundred bytes of memory
 TEXT_LIMIT = 2**20  # characters of all cells together
 MARKS = {"grade": (bool,), "solution": (bool,), "points": (int, float)}  # beside grade_id
 NOTES = "minserve_notes"  # where notes for the instructor travel in a notebook's metadata
@@ -80,6 +81,8 @@ def read_bytes(path: Path) -> bytes:
 def read_untrusted(path: Path) -> nbformat.NotebookNode:
     """Parse a file that may be anything; only sources, types and nbgrader's marks are kept."""
     data = read_bytes(path)
+    if data.count(b"{") + data.count(b"[") > PIECE_LIMIT:
+        raise Problem("unreadable", f"{path.name} has more pieces than any notebook: clear outputs")
     try:
         raw = json.loads(data.decode("utf-8"))
         if raw["nbformat"] != 4:

@@ -129,14 +129,17 @@ def start(limits: Limits, level: str) -> subprocess.Popen[bytes]:
 
 
 def used(process: subprocess.Popen[bytes]) -> tuple[float, float]:
-    """(processor seconds, MB of memory) of the child and of all it started that still lives."""
+    """(processor seconds, MB of memory) of the child and of all it started.
+
+    NOTE: memory of what still lives; and time of the dead only where somebody waited for them.
+    """
     total_s, total_mb = 0.0, 0.0
     with contextlib.suppress(psutil.Error):
         parent = psutil.Process(process.pid)
         for member in (parent, *parent.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 times = member.cpu_times()
-                total_s += times.user + times.system
+                total_s += times.user + times.system + times.children_user + times.children_system
                 total_mb += member.memory_info().rss / 2**20
     return total_s, total_mb
 

@@ -81,6 +81,7 @@ def test_strange_marks_are_no_marks(tmp_path, marks):
         b"\xff\xfe",
         b'{"cells": 3, "nbformat": 4}',
         b"[" * 10**5,
+        b'{"nbformat": 4, "cells": [' + b"{}," * 10**6 + b"{}]}",
         b'{"cells": [{"cell_type": "code", "source": {}}], "nbformat": 4, "nbformat_minor": 5}',
         b'{"cells": [{"cell_type": "code", "source": "x"}], "nbformat": 99, "metadata": {}}',
     ],

@@ -128,6 +128,19 @@ def test_an_endless_loop_is_stopped_by_its_processor_time(level):
         child("while True: pass", level, cpu_s=1)
 
 
+def test_the_processor_time_of_ended_helpers_counts():
+    source = (
+        "import os\n"
+        "while True:\n"
+        "    if os.fork() == 0:\n"
+        "        for _ in range(10**6): pass\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+    )
+    with pytest.raises(ChildTimedOut, match="processor time"):
+        child(source, cpu_s=1)
+
+
 def test_sleeping_is_stopped_by_the_clock():
     with pytest.raises(ChildTimedOut, match="no answer"):
         child("import time\ntime.sleep(60)", wall_s=1.0)
