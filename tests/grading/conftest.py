@@ -7,10 +7,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autograder import notebooks, release, scoring
+from autograder import notebooks, release, sandbox, scoring
 from autograder.course import Course
 
 NOON = datetime(2026, 12, 4, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def weak_isolation_will_do():
+    """Where there is no bubblewrap: what these tests hand in is ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sandbox.best_level() != "bubblewrap":
+            patch.setenv(sandbox.ACCEPTS_WEAK, "yes")
+        yield
 
 
 @pytest.fixture(scope="session")
