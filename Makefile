@@ -34,9 +34,11 @@ test: $(READY)  ## everything that is quick
 test-all: $(WHOLE)  ## everything, the slow tests too
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-lint: $(READY)  ## style and import rules
+lint: $(READY)  ## style, import rules, and the types of the public interface
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
 
 docs: $(WHOLE)  ## the documentation site, in build/site
 	$(BIN)/python -m sphinx -W --keep-going -q -j 2 -c docs -b html -d build/doctrees . build/site
@@ -54,7 +56,7 @@ bench: $(READY)  ## tokens per second of this machine, and its roofline (BENCH_F
 	$(BIN)/minserve bench offline $(BENCH_FLAGS)
 
 clean:  ## remove caches, builds and artifacts; keep .venv, the learner's work and all grades
-	rm -rf build dist artifacts .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	rm -rf build dist artifacts .pytest_cache .hypothesis .ruff_cache .import_linter_cache .mypy_cache
 	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 $(BIN)/python:

@@ -204,7 +204,7 @@ def _add_batches(
         form = _form(request.headers.get("content-type", ""), await request.body())
         if "file" not in form:
             raise ApiError(400, "there is no file in the form", param="file")
-        purpose = form.get("purpose", (b"", ""))[0].decode()
+        purpose = form.get("purpose", (b"", ""))[0].decode(errors="replace")
         if purpose != "batch":
             raise ApiError(400, f"purpose {purpose!r}: only batch is known", param="purpose")
         content, name = form["file"]

@@ -193,6 +193,8 @@ def test_file_that_is_none_and_batch_that_cannot_be_are_refused(client):
     ):
         assert client.post("/v1/files", files=files).status_code == 400
     assert client.post("/v1/files", content=b"plain").status_code == 400
+    odd = {"purpose": (None, b"\xff"), "file": ("a.jsonl", b"")}
+    assert client.post("/v1/files", files=odd).json()["error"]["param"] == "purpose"
     file_id = upload(client, line(1))
     order = {"input_file_id": file_id, "endpoint": "/v1/chat/completions"}
     for more in ({"endpoint": "/v1/odd"}, {"completion_window": "1h"}, {"input_file_id": "none"}):
