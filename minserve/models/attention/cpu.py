@@ -17,6 +17,9 @@ from minserve.models import jit
 from minserve.models.attention.cpu_kernels import PIECE_TOKENS, QUERY_TILE, kernels
 from minserve.models.attention.cpu_values import NUMBA_TYPES, bits
 
+SERIAL_KEYS = 256
+"""So many keys of decodes, in a whole step, are read before a second thread has woken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -72,11 +75,11 @@ class CpuPagedAttention:
                         tiles.append((i, token + q, row.start + q, size, head))
                         tile_costs.append(cost)
             token += num_queries
-        num_threads = jit.max_threads()
+        num_threads, num_keys = jit.max_threads(), [end - first for _, _, first, end in pieces]
         return Layout(
             tables,
             np.array(pieces, np.int32).reshape(-1, 4),
-            _shares([end - first for _, _, first, end in pieces], num_threads),
+            _shares(num_keys, num_threads if sum(num_keys) > SERIAL_KEYS else 1),
             np.array(first_pieces, np.int32),
             np.array(tiles, np.int32).reshape(-1, 5),
             _shares(tile_costs, num_threads),
@@ -87,11 +90,12 @@ class CpuPagedAttention:
         """See `Attention.attend`."""
         out = torch.empty(queries.shape)
         q, k, v, o = queries.float().contiguous().numpy(), bits(keys), bits(values), out.numpy()
-        jit.use_threads(len(layout.piece_shares) - 1)
         if len(layout.pieces):
+            jit.use_threads(len(layout.piece_shares) - 1)
             pieces = layout.pieces, layout.piece_shares, layout.first_pieces
             self.kernels.decode(q, k, v, layout.tables, *pieces, o)
         if len(layout.tiles):
+            jit.use_threads(len(layout.tile_shares) - 1)
             tiles = layout.tiles, layout.tile_shares, layout.window
             self.kernels.chunk(q, k, v, layout.tables, *tiles, o)
         return out.to(queries.dtype)
