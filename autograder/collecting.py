@@ -108,7 +108,7 @@ def from_folder(
         path = inner / f"{lab.name}.ipynb"
         if path.is_file() and not path.is_symlink():
             try:
-                _put(course, lab, student, read_bytes(path), source.name, received, done)
+                _put(course, lab, student, read_bytes(path, source), source.name, received, done)
             except Problem as problem:
                 done.refused.append(f"{student}: {problem.line}")
             continue
@@ -116,7 +116,7 @@ def from_folder(
         target.mkdir(parents=True, exist_ok=True)
         for other in inner.glob("*.ipynb"):
             try:
-                data = None if other.is_symlink() else read_bytes(other)
+                data = None if other.is_symlink() else read_bytes(other, source)
             except Problem as problem:
                 done.refused.append(f"{student}: {printable(problem.line)}")
                 continue
@@ -230,7 +230,8 @@ def from_exchange(
             continue
         received = datetime.fromtimestamp(_changed_s(folder, path), UTC)
         try:
-            _put(course, lab, student, read_bytes(path), "exchange", received, done)
+            data = read_bytes(path, inbound)
+            _put(course, lab, student, data, "exchange", received, done)
         except Problem as problem:
             done.refused.append(f"{printable(folder.name)}: {problem.line}")
     return done
@@ -250,7 +251,7 @@ def _changed_s(*paths: Path) -> float:
 
 def _quarantine(course: Course, lab: Lab, student: str, path: Path) -> None:
     try:
-        data = read_bytes(path)
+        data = read_bytes(path, path.parents[1])
     except Problem:
         return
     target = course.root / "quarantine" / lab.name / student / f"{lab.name}.ipynb"

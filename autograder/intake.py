@@ -63,11 +63,14 @@ def take(folder: Path, lab: Lab) -> nbformat.NotebookNode:
     return notebook
 
 
-def read_bytes(path: Path) -> bytes:
-    """A regular file of bounded size, whatever stands there. Raises `Problem`."""
+def read_bytes(path: Path, below: Path | None = None) -> bytes:
+    """A regular file of bounded size, whatever stands there. Raises `Problem`.
+
+    No link is followed on the way from the folder `below`, else the file's own: whoever owns a
+    folder in between could point it, even while it is read, at a solution that only we can read.
+    """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
+        with os.fdopen(_open(path, below or path.parent), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise Problem("unreadable", f"{path.name} is no regular file")
             data = file.read(SIZE_LIMIT + 1)
@@ -76,6 +79,19 @@ def read_bytes(path: Path) -> bytes:
     if len(data) > SIZE_LIMIT:
         raise Problem("unreadable", f"{path.name} is larger than {SIZE_LIMIT // 2**20} MiB")
     return data
+
+
+def _open(path: Path, below: Path) -> int:
+    *folders, name = path.relative_to(below).parts
+    at = os.open(below, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = inner
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
+    finally:
+        os.close(at)
 
 
 def read_untrusted(path: Path) -> nbformat.NotebookNode:

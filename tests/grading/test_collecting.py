@@ -70,6 +70,18 @@ def test_a_link_is_collected_as_a_link_and_never_followed(course, tmp_path):
     assert receipts.find(course, LAB, "ann") is None
 
 
+@pytest.mark.parametrize("name", [FILE, "other.ipynb"])
+def test_a_folder_that_is_a_link_leads_to_no_solution(course, tmp_path, name):
+    solutions = tmp_path / "solutions"
+    solutions.mkdir()
+    (solutions / name).write_text("the solution")
+    (tmp_path / "in" / "ann").mkdir(parents=True)
+    (tmp_path / "in" / "ann" / LAB.name).symlink_to(solutions)
+    done = collecting.from_folder(course, LAB, tmp_path / "in", NOON)
+    assert done.taken == [] and "cannot read" in done.refused[0]
+    assert not [path for path in (course.root / "submitted").rglob("*") if path.is_file()]
+
+
 def test_folders_pipes_and_giants_in_place_of_a_notebook_stop_nobody_else(course, tmp_path):
     for name in ("ann", "bob", "cem", "dan"):
         (tmp_path / "in" / name).mkdir(parents=True)
@@ -212,6 +224,22 @@ def test_where_all_share_an_account_the_check_can_be_switched_off(course):
     (course.root / "course.toml").write_text("[collect]\ncheck_owner = false\n")
     hand_in(course, "ann", b"x")
     assert collecting.from_exchange(course, LAB, lambda path: "jovyan").taken == ["ann"]
+
+
+def test_a_folder_of_the_exchange_that_becomes_a_link_is_refused(course, tmp_path):
+    """Between the look at its owner and the reading of its file."""
+    solutions = tmp_path / "solutions"
+    solutions.mkdir()
+    (solutions / FILE).write_text("the solution")
+    folder = hand_in(course, "ann", b"x")
+
+    def swap(path):
+        folder.rename(tmp_path / "away")
+        folder.symlink_to(solutions)
+        return "ann"
+
+    done = collecting.from_exchange(course, LAB, swap)
+    assert done.taken == [] and "cannot read" in done.refused[0]
 
 
 def test_a_link_in_the_exchange_is_refused(course, tmp_path):
