@@ -8,14 +8,14 @@ import pytest
 
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
-from autograder.bank.capstone import FULL, NONE, released, solved
+from autograder.bank.capstone import FULL, released, solved
 from autograder.bank.capstone.wrong import WRONG
 from autograder.scoring.capstone import LAB
 from autograder.scoring.capstone.subjects import SUBJECTS
 from autograder.scoring.capstone.world import figures, is_same
 from tests.grading.in_process import opener, run_public, single_faults, vector
 
-SEEDS = [f"student {number}".encode() for number in range(12)]
+SEEDS = [f"student {number}".encode() for number in range(3)]
 SOURCES = {"the solution": None, **bank.right_sources(LAB.name)}
 FAULTS = single_faults(notebooks.source_cells(LAB.name)["capstone-calculator"])
 EVIDENCE = ("capstone-bench", "capstone-evidence")
@@ -25,18 +25,6 @@ def without_evidence(notebook):
     """The notebook without its replay, which takes seconds and grades nothing."""
     notebook["cells"] = [each for each in notebook["cells"] if each["id"] not in EVIDENCE]
     return notebook
-
-
-@pytest.mark.parametrize("variant", LAB.variants)
-def test_the_untouched_calculator_earns_nothing_whatever_the_seed(variant):
-    notebook = released(variant)
-    assert {vector(LAB, notebook, seed) for seed in SEEDS} == {NONE}
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_right_way_earns_everything_whatever_the_seed(name):
-    notebook = solved(SOURCES[name])
-    assert {vector(LAB, notebook, seed) for seed in SEEDS} == {FULL}
 
 
 def test_each_variant_fails_each_part_in_its_own_way_and_keeps_what_it_has():

@@ -4,12 +4,12 @@ import pytest
 
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
-from autograder.bank.lab2 import FULL, NONE, released, solved
+from autograder.bank.lab2 import released, solved
 from autograder.scoring.lab2 import LAB, World
 from autograder.scoring.lab2.subjects import SUBJECTS
-from tests.grading.in_process import Local, opener, run_public, vector
+from tests.grading.in_process import Local, opener, run_public
 
-SEEDS = [f"student {number}".encode() for number in range(25)]
+SEED = b"student 0"
 SOURCES = {"the solution": None, **bank.right_sources(LAB.name)}
 
 
@@ -18,22 +18,10 @@ def planner(variant):
     return SUBJECTS.build(planting.plant(source, variant))
 
 
-@pytest.mark.parametrize("variant", LAB.variants)
-def test_the_untouched_planner_earns_nothing_whatever_the_seed(variant):
-    notebook = released(variant)
-    assert {vector(LAB, notebook, seed) for seed in SEEDS} == {NONE}
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_right_way_earns_everything_whatever_the_seed(name):
-    notebook = solved(SOURCES[name])
-    assert {vector(LAB, notebook, seed) for seed in SEEDS} == {FULL}
-
-
 def test_each_variant_fails_each_part_in_its_own_way_and_keeps_what_it_has():
     kinds = {}
     for variant in LAB.variants:
-        cells = LAB.score(opener(LAB, released(variant)), SEEDS[0])[:4]
+        cells = LAB.score(opener(LAB, released(variant)), SEED)[:4]
         assert all(cell.failed and not cell.gates for cell in cells), variant
         kinds[variant] = tuple(tuple(sorted(cell.failed)) for cell in cells)
     assert len(set(kinds.values())) == len(LAB.variants)

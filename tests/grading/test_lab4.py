@@ -4,32 +4,20 @@ import pytest
 
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
-from autograder.bank.lab4 import FULL, NONE, RIGHT, all_submissions, released, solved
+from autograder.bank.lab4 import FULL, RIGHT, all_submissions, released, solved
 from autograder.bank.lab4.wrong import WRONG
 from autograder.scoring.lab4 import LAB, subjects
 from tests.grading.in_process import opener, run_public, single_faults, vector
 
-SEEDS = [f"student {number}".encode() for number in range(25)]
+SEED = b"student 0"
 FAULTS = single_faults(notebooks.source_cells(LAB.name)["lab4-cache"])
 SOURCES = {"the solution": None, **bank.right_sources(LAB.name)}
-
-
-@pytest.mark.parametrize("variant", LAB.variants)
-def test_the_untouched_cache_earns_nothing_whatever_the_seed(variant):
-    notebook = released(variant)
-    assert {vector(LAB, notebook, seed) for seed in SEEDS} == {NONE}
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_right_way_earns_everything_whatever_the_seed(name):
-    notebook = solved(SOURCES[name])
-    assert {vector(LAB, notebook, seed) for seed in SEEDS} == {FULL}
 
 
 def test_each_variant_fails_each_part_in_its_own_way():
     kinds = {}
     for variant in LAB.variants:
-        cells = LAB.score(opener(LAB, released(variant)), SEEDS[0])[:4]
+        cells = LAB.score(opener(LAB, released(variant)), SEED)[:4]
         assert all(cell.failed and not cell.gates for cell in cells), variant
         kinds[variant] = tuple(tuple(sorted(cell.failed)) for cell in cells)
     assert len(set(kinds.values())) == len(LAB.variants)
@@ -40,7 +28,7 @@ def test_each_variant_fails_each_part_in_its_own_way():
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_planted_fault_alone_costs_points(name):
-    assert vector(LAB, solved(FAULTS[name]), SEEDS[0]) < FULL
+    assert vector(LAB, solved(FAULTS[name]), SEED) < FULL
 
 
 def test_right_caches_pass_and_faulty_ones_fail_the_models_regression_test():

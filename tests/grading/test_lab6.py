@@ -6,29 +6,17 @@ import pytest
 
 from autograder import bank, notebooks, planting
 from autograder.bank.base import cell
-from autograder.bank.lab6 import FULL, NONE, RIGHT, all_submissions, released, solved
+from autograder.bank.lab6 import FULL, RIGHT, all_submissions, released, solved
 from autograder.bank.lab6.wrong import WRONG
 from autograder.harness import ChildMisbehaved, RemoteError
 from autograder.scoring.lab6 import LAB, subjects
 from autograder.scoring.lab6.world import World, draw
 from tests.grading.in_process import opener, run_public, single_faults, vector
 
-SEEDS = [f"student {number}".encode() for number in range(25)]
+SEEDS = [f"student {number}".encode() for number in range(3)]
 FAULTS = single_faults(notebooks.source_cells(LAB.name)["lab6-queue"])
 SOURCES = {"the solution": None, **bank.right_sources(LAB.name)}
 REPLAY = subjects.namespace()["replay_weekend"]
-
-
-@pytest.mark.parametrize("variant", LAB.variants)
-def test_the_untouched_queue_earns_nothing_whatever_the_seed(variant):
-    notebook = released(variant)
-    assert {vector(LAB, notebook, seed) for seed in SEEDS} == {NONE}
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_right_way_earns_everything_whatever_the_seed(name):
-    notebook = solved(SOURCES[name])
-    assert {vector(LAB, notebook, seed) for seed in SEEDS} == {FULL}
 
 
 def test_each_variant_fails_each_part_in_its_own_way():

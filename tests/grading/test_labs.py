@@ -10,6 +10,7 @@ from autograder.__main__ import main
 from autograder.bank.base import set_source
 from autograder.scoring.base import GATE_COST, seed_of, variant_of
 from minserve.learn import labs as at_home
+from tests.grading.in_process import vector
 
 LABS = list(scoring.LABS.values())
 VARIANTS = [(lab, variant) for lab in LABS for variant in lab.variants]
@@ -17,11 +18,17 @@ each_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name.partiti
 each_variant = pytest.mark.parametrize(
     "lab, variant", VARIANTS, ids=[f"{lab.name.partition('_')[0]}-{v}" for lab, v in VARIANTS]
 )
+RIGHT_WAYS = [(lab, way) for lab in LABS for way in ("solution", *bank.right_sources(lab.name))]
+SEEDS = [f"student {number}".encode() for number in range(25)]
 QUICK = ("right: the solution", "hostile: os._exit")
 
 
 def submissions(lab):
-    return import_module(f"autograder.bank.{bank.folder_of(lab.name)}").all_submissions()
+    return bank_of(lab).all_submissions()
+
+
+def bank_of(lab):
+    return import_module(f"autograder.bank.{bank.folder_of(lab.name)}")
 
 
 def given(lab):
@@ -41,6 +48,24 @@ def checked(lab, variant, tmp_path):
     path = tmp_path / "notebook.ipynb"
     path.write_text(json.dumps(with_answers(lab, variant)))
     return at_home.check(at_home.find(lab.name), path)
+
+
+# -- the score, for many hidden seeds
+
+
+@each_variant
+def test_what_was_handed_out_earns_nothing_whatever_the_seed(lab, variant):
+    notebook = bank_of(lab).released(variant)
+    assert {vector(lab, notebook, seed) for seed in SEEDS} == {bank_of(lab).NONE}
+
+
+@pytest.mark.parametrize(
+    "lab, way", RIGHT_WAYS, ids=[f"{lab.name.partition('_')[0]}-{way}" for lab, way in RIGHT_WAYS]
+)
+def test_every_right_way_earns_everything_whatever_the_seed(lab, way):
+    source = bank.right_sources(lab.name)[way] if way != "solution" else None
+    notebook = bank_of(lab).solved(source)
+    assert {vector(lab, notebook, seed) for seed in SEEDS} == {bank_of(lab).FULL}
 
 
 # -- the notebook
