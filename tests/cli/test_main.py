@@ -111,7 +111,10 @@ def test_generate_reads_standard_input(minserve):
 def test_generate_gives_several_answers_with_log_probabilities(minserve):
     sampled = "generate Once --raw --temperature 2 --max-tokens 6 --seed 1 --json"
     alone = minserve(sampled).ok().json
-    ran = minserve(sampled, "--n", "3", "--logprobs", "2", "--kv-cache-dtype", "int8").ok()
+    cheap = ("--kv-cache-dtype", "int8", "--quantization", "int8", "--dtype", "auto")
+    ran = minserve(sampled, "--n", "3", "--logprobs", "2", *cheap).ok()
+    dtype, _, rest = ran.json["precision"].partition(", ")
+    assert dtype in ("float32", "bfloat16") and rest == "int8 weights, int8 KV"
     texts = [choice["text"] for choice in ran.json["choices"]]
     assert len(set(texts)) == 3 and ran.out.startswith("\n\n".join(texts))
     assert ran.json["output_tokens"] == sum(c["output_tokens"] for c in ran.json["choices"])
@@ -181,6 +184,8 @@ def test_a_pool_too_small_for_one_request_is_refused(minserve):
         ("generate hi --temperature -1", "temperature"),
         ("generate hi --top-p 0", "top_p"),
         ("generate hi --dtype float7", "float7"),
+        ("generate hi --quantization int3", "int3"),
+        ("bench precision --texts 0", "nothing to compare"),
         ("generate", "Missing argument"),
         ("replay --policies static,magic", "magic"),
         ("replay --policies ,", "policy"),
