@@ -32,6 +32,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from autograder.scoring import LABS
 from autograder.scoring.base import Lab
 from minserve.errors import ConfigError
 
@@ -40,6 +41,7 @@ KNOWN = {
     "collect": {"exchange": str, "check_owner": bool},
     "privacy": {"keep_days": int},
 }
+MAX_DAYS = 36_500  # a hundred years: dates end somewhere
 BY_LAB = {"due": datetime, "extensions": dict, "groups": dict}
 
 
@@ -125,26 +127,33 @@ def read(root: Path) -> Rules:
                 raise ConfigError(f"{path}: {table}.{key} cannot be {value!r}")
             plain[key] = value
     rules = Rules(**plain)
-    if not (0 <= rules.per_day <= 1 and 0 <= rules.cap <= 1 and rules.grace_minutes >= 0):
+    are_shares = 0 <= rules.per_day <= 1 and 0 <= rules.cap <= 1
+    if not (are_shares and 0 <= rules.grace_minutes <= 60 * 24 * MAX_DAYS):
         raise ConfigError(
-            f"{path}: [late] wants shares between 0 and 1, and no negative grace",
+            f"{path}: [late] wants shares between 0 and 1, and no negative or endless grace",
             "per_day = 0.10 is a tenth of the points for each day",
         )
+    if not 0 <= rules.keep_days <= MAX_DAYS:
+        raise ConfigError(f"{path}: keep_days are between 0 and {MAX_DAYS}")
     return rules
 
 
 def _by_lab(path: Path, table: str, content: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for lab, value in content.items():
+        if lab not in LABS:
+            raise ConfigError(f"{path}: {table}.{lab} is no lab", f"there are {', '.join(LABS)}")
         if not isinstance(value, BY_LAB[table]):
             raise ConfigError(f"{path}: {table}.{lab} cannot be {value!r}")
         if table == "due" and value.tzinfo is None:
             value = value.replace(tzinfo=UTC)
         if table == "extensions" and any(
-            type(days) not in (int, float) or days < 0 for days in value.values()
+            type(days) not in (int, float) or not 0 <= days <= MAX_DAYS for days in value.values()
         ):
             raise ConfigError(f"{path}: extensions.{lab} are days, as in ann = 2")
         if table == "groups":
+            if not all(type(m) is list and all(type(n) is str for n in m) for m in value.values()):
+                raise ConfigError(f"{path}: groups.{lab} are lists of ids", 'red = ["bob", "cem"]')
             value = {name: tuple(members) for name, members in value.items()}
             everybody = [member for members in value.values() for member in members]
             if len(set(everybody)) != len(everybody):

@@ -251,7 +251,7 @@ def whois(pseudonym: str, course: CourseFolder = None) -> None:
 def purge(
     student: Students = None,
     older_than_days: Annotated[
-        int | None, typer.Option(min=0, help="Else [privacy] keep_days of course.toml.")
+        int | None, typer.Option(min=0, max=36_500, help="Else [privacy] keep_days of course.toml.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove; without it, only list.")] = False,
     course: CourseFolder = None,

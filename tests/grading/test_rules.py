@@ -81,7 +81,13 @@ def test_a_group_shares_what_any_of_its_members_hands_in(tmp_path):
         ("[late]\nper_day = true", "late.per_day cannot be True"),
         ("[late]\nper_day = 10", "between 0 and 1"),
         ("[due]\nlab3 = 'Friday'", "due.lab3 cannot be 'Friday'"),
+        ("[due]\nlab33 = 2026-12-04T18:00:00Z", "due.lab33 is no lab"),
+        ("[late]\ngrace_minutes = inf", "endless grace"),
+        ("[privacy]\nkeep_days = 1000000000", "keep_days are between"),
         ("[extensions.lab3]\nann = -1", "extensions.lab3 are days"),
+        ("[extensions.lab3]\nann = nan", "extensions.lab3 are days"),
+        ("[extensions.lab3]\nann = inf", "extensions.lab3 are days"),
+        ("[groups.lab3]\nred = 'ab'", "groups.lab3 are lists"),
         ("[groups.lab3]\na = ['x']\nb = ['x']", "somebody in two groups"),
     ],
 )
