@@ -90,7 +90,7 @@ def submit(
 def list_jobs(
     store: Store = DEFAULT_STORE,
     state: Annotated[str | None, typer.Option(help="queued, running, done, dead, ...")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 20,
     json: Json = False,
 ) -> None:
     """List jobs, the newest first."""

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from minserve.cli.jobs import DEFAULT_STORE, Store, open_store
+from minserve.errors import ConfigError
 
 
 def worker(
@@ -90,4 +91,9 @@ def _serve_metrics(worker, port: int) -> None:
 
     registry = CollectorRegistry()
     registry.register(Figures())
-    start_http_server(port, addr="127.0.0.1", registry=registry)
+    try:
+        start_http_server(port, addr="127.0.0.1", registry=registry)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot show metrics on port {port}: {error}", "choose another --metrics-port"
+        ) from None

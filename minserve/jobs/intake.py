@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import (
     BigInteger,
     Connection,
@@ -107,7 +108,9 @@ class Intake(Database):
         try:
             kind.check_payload(submission.payload)
         except ValueError as error:
-            raise InvalidRequest(f"a {kind.name} job cannot use this payload: {error}") from None
+            raise InvalidRequest(
+                f"a {kind.name} job cannot use this payload: {_in_words(error)}"
+            ) from None
 
     def _by_key(
         self, conn: Connection, identity: Identity, keys: Sequence[str]
@@ -266,3 +269,11 @@ def _how_full():
 
 
 _HOW_FULL = _how_full()
+
+
+def _in_words(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(
+        f"{'.'.join(map(str, each['loc'])) or 'payload'}: {each['msg']}" for each in error.errors()
+    )

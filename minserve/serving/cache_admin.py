@@ -59,6 +59,8 @@ def add_routes(app: FastAPI, server: Server) -> None:
     @app.post("/admin/cache/events")
     async def events(request: Request, body: Any = Body()) -> dict[str, Any]:  # noqa: B008
         told = cached(request)
+        if not isinstance(body, dict):
+            raise ApiError(400, "an event is a JSON object, sent as content-type application/json")
         try:
             event = from_dict(body)
         except InvalidRequest as error:

@@ -112,5 +112,9 @@ def add_routes(app: FastAPI, server: Server) -> None:
         tenant, salt = principal.identity.tenant, server.calls.salts.of(principal)
         found = watch.traces.read(request_id, tenant, salt, principal.is_operator)
         if found is None:
-            raise ApiError(404, f"there is no trace of {request_id!r}", code="trace_not_found")
+            raise ApiError(
+                404,
+                f"there is no trace of {request_id!r}: give the `id` of a recent answer of yours",
+                code="trace_not_found",
+            )
         return found.as_dict()

@@ -78,12 +78,14 @@ def test_dead_letters_are_listed_with_their_owner_and_redriven(minserve, url, st
     [
         (("jobs submit nap", "{not json"), "JSON"),
         (("jobs submit nonsense",), "nonsense"),
-        (("jobs submit nap", '{"seconds": -1}'), "seconds"),
+        (("jobs submit nap", '{"seconds": -1}'), "payload: seconds: Input should be"),
         (("jobs list --state odd",), "odd"),
+        (("jobs list --limit -1",), "--limit"),
         (("jobs show none-such",), "none-such"),
         (("worker --kinds odd --model none",), "odd"),
         (("worker --concurrency 0 --model none",), "concurrency"),
         (("worker --lease 0 --model none",), "lease"),
+        (("worker --metrics-port 70000 --model none",), "--metrics-port"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_line(minserve, url, store, command, words):

@@ -154,6 +154,8 @@ def test_an_operator_invalidates_and_reads_the_figures(server):
     assert picture["entries"] >= 1 and picture["outcomes"]["default miss"] >= 2
     wrong = server.post("/admin/cache/events", {"kind": "flood"}, "key of ops")
     assert wrong.status_code == 400 and "source_changed" in wrong.text
+    wrong = server.post("/admin/cache/events", [event], "key of ops")
+    assert wrong.status_code == 400 and "application/json" in wrong.text
 
 
 def test_a_late_event_shows_as_an_incident(server):
