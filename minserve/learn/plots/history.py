@@ -73,7 +73,6 @@ class _Row:
     bars: list[tuple[float, float, bool]] = field(default_factory=list)
     preempted: list[float] = field(default_factory=list)
     is_cut_short: bool = False
-    num_done: int = 0
 
 
 class _History:
