@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -284,6 +285,30 @@ def test_inside_there_is_no_repository_no_home_no_network_and_no_root(bubblewrap
         assert session.cells["cell"]["error"] is None
         told = session.cells["cell"]["printed"].split("\n")
     assert told == ["False", "[]", "False", "False sandbox", "no network", "no reference", ""]
+
+
+def test_an_installed_copy_of_ours_and_pips_notes_of_it_are_covered(
+    bubblewrap, tmp_path, monkeypatch
+):
+    tmp_path.chmod(0o755)
+    for name in ("minserve/scheduling.py", "autograder/bank.py", "x.pth", "x/direct_url.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("ours")
+    monkeypatch.setattr(sandbox, "_site_packages", lambda: str(tmp_path))
+    monkeypatch.setattr(sandbox, "_covers", sandbox._covers.__wrapped__)
+    source = (
+        "import os\n"
+        "for name in ('minserve', 'autograder', 'x'):\n    print(os.listdir('/site/' + name))\n"
+        "for name in ('x.pth', 'x/direct_url.json'):\n"
+        "    try:\n        print(open('/site/' + name).read())\n"
+        "    except OSError:\n        print('covered')\n"
+    )
+    with child(source) as session:
+        told = session.cells["cell"]
+    assert told["error"] is None
+    assert told["printed"].split() == ["[]", "[]", "['direct_url.json']", "covered", "covered"]
+    monkeypatch.setattr(sandbox, "REPOSITORY", Path("/usr/src/minserve"))
+    assert "/usr/src/minserve" in sandbox._covers()
 
 
 def test_a_process_left_running_dies_with_the_sandbox(bubblewrap):
