@@ -10,11 +10,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minserve.cli import server_options as opt
 from minserve.cli.console import Json, Model, out, print_json
 from minserve.errors import ConfigError
 
@@ -56,14 +56,10 @@ def up(
     cpus_each: Annotated[float, typer.Option(help="CPUs that Ray reserves per replica.")] = 0.5,
     routing: Annotated[str, typer.Option(help="prefix or random.")] = "prefix",
     num_blocks: Annotated[int, typer.Option(help="KV blocks of 16 tokens, per replica.")] = 1024,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    keys: Annotated[
-        Path | None, typer.Option(help="File of API keys; see `minserve keys`.")
-    ] = None,
-    demo_keys: Annotated[
-        bool, typer.Option("--demo-keys", help="Take the demo keys of Northstar's users too.")
-    ] = False,
+    host: opt.Host = "127.0.0.1",
+    port: opt.Port = 8000,
+    keys: opt.Keys = None,
+    demo_keys: opt.DemoKeys = False,
     response_cache: Annotated[
         str, typer.Option(help="A store that all replicas reach: redis://HOST:PORT, or off.")
     ] = "off",

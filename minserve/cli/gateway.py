@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minserve.cli import server_options as opt
 from minserve.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,36 +66,21 @@ def gateway(
     served_name: Annotated[
         str | None, typer.Option(help="What clients call the model; by default the engine's name.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8080,
-    keys: Annotated[
-        Path | None, typer.Option(help="File of API keys; see `minserve keys`.")
-    ] = None,
-    demo_keys: Annotated[
-        bool, typer.Option("--demo-keys", help="Take the demo keys of Northstar's users too.")
-    ] = False,
+    host: opt.Host = "127.0.0.1",
+    port: opt.Port = 8080,
+    keys: opt.Keys = None,
+    demo_keys: opt.DemoKeys = False,
     prefix_scope: Annotated[
         str, typer.Option(help="Who shares cached prefixes: user, tenant, application, global.")
     ] = "tenant",
-    response_cache: Annotated[
-        str,
-        typer.Option(
-            help="Answer the same greedy request of the same caller again, for a few minutes: "
-            "memory, sqlite:PATH, redis://HOST:PORT, or off."
-        ),
-    ] = "off",
+    response_cache: opt.ResponseCache = "off",
     semantic_cache: Annotated[
         str, typer.Option(help="Answer other wordings too; see `minserve serve`.")
     ] = "off",
-    jobs: Annotated[
-        str | None,
-        typer.Option(help="Store of durable jobs: sqlite:///jobs.db; then run `minserve worker`."),
-    ] = None,
-    request_timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 600.0,
-    drain_timeout: Annotated[
-        float, typer.Option(help="Seconds that open requests get once asked to stop.")
-    ] = 30.0,
-    log_format: Annotated[str, typer.Option(help="text or json, on standard error.")] = "text",
+    jobs: opt.Jobs = None,
+    request_timeout: opt.RequestTimeout = 600.0,
+    drain_timeout: opt.DrainTimeout = 30.0,
+    log_format: opt.LogFormat = "text",
 ) -> None:
     """Put identity, field checks, salts, caches, admission, jobs and metrics before an engine.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minserve.cli import server_options as opt
 from minserve.cli.callers import key_ring, warnings_of
 from minserve.cli.console import Dtype, KvCacheDtype, Model, Quantization
 from minserve.cli.served_engine import EngineSettings, embeddings_of, make_server, parse_size
@@ -23,14 +24,10 @@ if TYPE_CHECKING:
 
 def serve(
     model: Model = "nano",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    keys: Annotated[
-        Path | None, typer.Option(help="File of API keys; see `minserve keys`.")
-    ] = None,
-    demo_keys: Annotated[
-        bool, typer.Option("--demo-keys", help="Take the demo keys of Northstar's users too.")
-    ] = False,
+    host: opt.Host = "127.0.0.1",
+    port: opt.Port = 8000,
+    keys: opt.Keys = None,
+    demo_keys: opt.DemoKeys = False,
     prefix_scope: Annotated[
         str,
         typer.Option(help="Who shares cached prefixes: user, tenant, application, global, off."),
@@ -64,13 +61,7 @@ def serve(
     served_name: Annotated[
         str | None, typer.Option(help="What clients call the model; by default its own name.")
     ] = None,
-    response_cache: Annotated[
-        str,
-        typer.Option(
-            help="Answer the same greedy request of the same caller again, for a few minutes: "
-            "memory, sqlite:PATH, redis://HOST:PORT, or off."
-        ),
-    ] = "off",
+    response_cache: opt.ResponseCache = "off",
     semantic_cache: Annotated[
         str,
         typer.Option(
@@ -90,14 +81,9 @@ def serve(
         ),
     ] = None,
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "1MiB",
-    request_timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 600.0,
-    drain_timeout: Annotated[
-        float, typer.Option(help="Seconds that open requests get once asked to stop.")
-    ] = 30.0,
-    jobs: Annotated[
-        str | None,
-        typer.Option(help="Store of durable jobs: sqlite:///jobs.db; then run `minserve worker`."),
-    ] = None,
+    request_timeout: opt.RequestTimeout = 600.0,
+    drain_timeout: opt.DrainTimeout = 30.0,
+    jobs: opt.Jobs = None,
     parts: Annotated[
         bool,
         typer.Option(
@@ -109,7 +95,7 @@ def serve(
     embedding_model: Annotated[
         str | None, typer.Option(help="Serve /v1/embeddings with this encoder: minilm, a folder.")
     ] = None,
-    log_format: Annotated[str, typer.Option(help="text or json, on standard error.")] = "text",
+    log_format: opt.LogFormat = "text",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve a model to any OpenAI client, until Ctrl-C or SIGTERM.
