@@ -42,7 +42,7 @@ class ChildCrashed(ChildError):
 
 
 class ChildTimedOut(ChildError):
-    """It used up its time."""
+    """It used up its time, or its share of what can be sent."""
 
     status = "timed_out"
 
@@ -101,12 +101,14 @@ class Child:
         self._num_bytes = 0
         self._left_s = limits.session_s
         self._looked_s = time.monotonic()
+        self._cpu_before_s = 0.0  # what loading the cells has cost: calls have as much again
         self._num_lines = {name: source.count("\n") + 1 for name, source in cells}
         self._process = sandbox.start(limits, level)
         try:
             loaded = self._talk({"load": [list(cell) for cell in cells]}, refuse)
             self.cells: dict[str, dict[str, Any]] = _checked_cells(loaded, cells)
             self.names: set[str] = {n for n in _list_of(loaded.get("names")) if type(n) is str}
+            self._cpu_before_s = sandbox.used(self._process)[0]
         except BaseException:
             self.close()
             raise
@@ -206,7 +208,7 @@ class Child:
             if len(self._buffer) > LINE_LIMIT:
                 raise ChildMisbehaved(f"sent a line of more than {LINE_LIMIT} bytes")
             if self._num_bytes > SENT_LIMIT:
-                raise ChildMisbehaved(f"sent more than {SENT_LIMIT} bytes")
+                raise ChildTimedOut(f"sent more than {SENT_LIMIT} bytes")
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             message = json.loads(line)
@@ -227,7 +229,7 @@ class Child:
         if now_s - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = now_s
             cpu_s, memory_mb = sandbox.used(self._process)
-            if cpu_s >= self._limits.cpu_s:
+            if cpu_s - self._cpu_before_s >= self._limits.cpu_s:
                 raise ChildTimedOut(f"used more than {self._limits.cpu_s} s of processor time")
             if memory_mb > self._limits.memory_mb:
                 raise ChildCrashed(f"used more than {self._limits.memory_mb} MB of memory")

@@ -49,7 +49,7 @@ ENVIRONMENT = {
 class Limits:
     """What one child may use."""
 
-    cpu_s: int = 2
+    cpu_s: int = 2  # to load the cells, and as much again for all calls
     wall_s: float = 20.0  # per answer: for code that sleeps
     session_s: float = 60.0  # all answers of one child together
     memory_mb: int = 1024  # of each process, and of all together
@@ -61,7 +61,10 @@ class Limits:
     def resources(self) -> dict[str, tuple[int, int]]:
         memory, size = self.memory_mb * 2**20, self.file_mb * 2**20
         return {
-            "CPU": (self.cpu_s + 2, self.cpu_s + 3),  # the grader stops it first, see `used`
+            "CPU": (
+                2 * self.cpu_s + 1,
+                2 * self.cpu_s + 2,
+            ),  # the grader stops it first, see `used`
             "AS": (memory, memory),
             "FSIZE": (size, size),
             "NPROC": (self.num_processes, self.num_processes),

@@ -177,7 +177,7 @@ def test_what_one_child_may_make_the_grader_keep_is_bounded():
     )
     with child(source, cpu_s=20) as session:
         session.new("T", [REMOTE], refuse)
-        with pytest.raises(ChildMisbehaved, match="more than 16777216 bytes"):
+        with pytest.raises(ChildTimedOut, match="more than 16777216 bytes"):
             session.call("f", [], lambda *asked: None)
 
 
