@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
 from typing import Annotated, NoReturn
 
 # NOTE: must be set before torch loads. Threads that spin for long slow a shared machine several
 # times; some 20 us of it (2,000 turns) spare each small operation a wake-up of 100 us.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+# Ctrl-C while all the commands are imported ends the process, without a stack trace.
+_OURS = (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+)
+if _OURS:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import typer  # noqa: E402
 
@@ -42,6 +52,9 @@ from minserve.cli.top import top  # noqa: E402
 from minserve.cli.trace import trace  # noqa: E402
 from minserve.cli.worker import worker  # noqa: E402
 from minserve.errors import MinserveError  # noqa: E402
+
+if _OURS:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 app = typer.Typer(
     name="minserve",

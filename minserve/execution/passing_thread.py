@@ -10,8 +10,9 @@ matrix product of the second pays for the first.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -23,7 +24,19 @@ def on_a_passing_thread(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
-        with ThreadPoolExecutor(1, "passing") as pool:
-            return pool.submit(function, *args, **options).result()
+        done: Future[T] = Future()
+
+        def compute() -> None:
+            try:
+                done.set_result(function(*args, **options))
+            except BaseException as error:
+                done.set_exception(error)
+
+        # A daemon, so that Ctrl-C need not wait for half a minute of compiling.
+        thread = threading.Thread(target=compute, name="passing", daemon=True)
+        thread.start()
+        wait([done])
+        thread.join()
+        return done.result()
 
     return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,22 @@ def test_help_loads_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stdout
+
+
+def test_ctrl_c_while_commands_are_imported_leaves_no_stack_trace():
+    program = (
+        "import os, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'minserve.cli.bench': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "import minserve.cli.main\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT and done.stderr == ""
+    program = "import minserve.cli.main, signal; signal.raise_signal(signal.SIGINT)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "KeyboardInterrupt" in done.stderr  # from there on it is caught, and can be cleaned up
 
 
 def test_models_lists_what_is_here_and_what_is_not(minserve):

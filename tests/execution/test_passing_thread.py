@@ -1,5 +1,7 @@
 """The thread that loads a model is over before another one serves it."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -14,6 +16,20 @@ def test_what_it_returns_and_raises_comes_through():
     assert on_a_passing_thread(lambda a, *, b: (a, b))(1, b=2) == (1, 2)
     with pytest.raises(ConfigError, match="no good"):
         on_a_passing_thread(_fail)()
+
+
+def test_ctrl_c_does_not_wait_for_it():
+    program = (
+        "import _thread, threading\n"
+        "from minserve.execution.passing_thread import on_a_passing_thread\n"
+        "def endless():\n"
+        "    _thread.interrupt_main()\n"
+        "    threading.Event().wait()\n"
+        "try: on_a_passing_thread(endless)()\n"
+        "except KeyboardInterrupt: print('stopped')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.strip() == b"stopped"
 
 
 def _fail():
