@@ -76,7 +76,7 @@ def _fails(name: str, on: Bench) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not MODEL.is_file(), reason="northstar-nano is not in data/models")
-@pytest.mark.parametrize("name", ["cold", "prefix", "cancel-storm", "two-tenants", "eviction"])
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_holds_on_the_real_engine(name):
     from minserve.execution.torch_executor import TorchExecutor
 
