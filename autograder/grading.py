@@ -16,7 +16,7 @@ from autograder.receipts import file_id
 from autograder.scoring.base import CellScore, Lab, seed_of
 
 Result = dict[str, Any]
-SUBMISSION_S = 180.0  # of waiting for all children of one submission; honest ones need 2 to 5
+SUBMISSION_S = 600.0  # of waiting for all children of one submission; honest ones need 2 to 5
 AGAIN = "remove it and grade again"
 STATUSES = ("graded", "partly", "crashed", "timed_out", "unreadable", "tampered", "missing")
 

@@ -105,7 +105,7 @@ def test_what_one_hand_in_smuggles_out_is_worth_nothing_for_the_next(course, mon
 
 
 def test_the_time_of_all_processes_of_a_submission_is_bounded(tmp_path, monkeypatch):
-    """By 3 minutes, not by a minute for each of fourteen processes."""
+    """A minute for each of fourteen processes would be a quarter of an hour."""
     monkeypatch.setattr(grading, "SUBMISSION_S", 0.5)
     slow = append(bank.solved(), "lab3-engine", "import time\ntime.sleep(0.6)")
     result = result_of("", tmp_path, bank.row("slow", lambda: slow, None))
