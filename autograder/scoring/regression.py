@@ -111,6 +111,16 @@ def _told(function: Callable[..., Any], args: list[Any]) -> Any:
         raise RemoteError(type(error).__name__, str(error)) from None
 
 
+def scorer(function: str, subjects: Any) -> Callable[[CellScore, Open, random.Random], None]:
+    """What scores a lab's regression test, named `function`, on the subjects of that module."""
+
+    def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
+        right, faulty = subjects.SUBJECTS.right, subjects.SUBJECTS.faulty
+        score_test(scored, open_child, rng, function, subjects.INTERFACE, right, faulty)
+
+    return play_regression
+
+
 def score_test(
     scored: CellScore,
     open_child: Open,

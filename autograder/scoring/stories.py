@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autograder.harness import Raised
-from autograder.scoring.base import Advice, CellScore, Finding, Session
+from autograder.scoring.base import Advice, CellScore, Finding, Open, Session
 
 ROUNDS = 3  # times each story is played, with other values
 
@@ -46,6 +46,20 @@ def play_stories(
             for finding in findings(make_world(session, rng), story.play, rng):
                 if finding.kind in story.counts or finding.kind == "raised":
                     note(scored, finding, story.is_gate, advice)
+
+
+def player(
+    stories: Mapping[str, Iterable[Story]],
+    make_world: Callable[[Session, random.Random], Callable[[], Any]],
+    advice: Mapping[str, Advice],
+) -> Callable[[CellScore, Open, random.Random], None]:
+    """What scores a cell by its stories, all of them in one child."""
+
+    def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
+        with open_child() as session:
+            play_stories(scored, session, rng, stories[scored.grade_id], make_world, advice)
+
+    return play_cell
 
 
 def findings(

@@ -6,34 +6,20 @@ import random
 
 from autograder.sandbox import Limits
 from autograder.scoring import regression
-from autograder.scoring.base import Cell, CellScore, Lab, Open, Session
+from autograder.scoring.base import Cell, Lab, Session
 from autograder.scoring.capstone import subjects
 from autograder.scoring.capstone.advice import ADVICE
 from autograder.scoring.capstone.stories import STORIES
 from autograder.scoring.capstone.world import CLASS, World
-from autograder.scoring.stories import kinds_of, play_stories
+from autograder.scoring.stories import kinds_of, player
 
 
 def make_world(session: Session, rng: random.Random):
     return lambda: World(session, rng)
 
 
-def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    with open_child() as session:
-        play_stories(scored, session, rng, STORIES[scored.grade_id], make_world, ADVICE)
-
-
-def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    regression.score_test(
-        scored,
-        open_child,
-        rng,
-        "test_plan",
-        subjects.INTERFACE,
-        subjects.SUBJECTS.right,
-        subjects.SUBJECTS.faulty,
-    )
-
+play_cell = player(STORIES, make_world, ADVICE)
+play_regression = regression.scorer("test_plan", subjects)
 
 LAB = Lab(
     name=subjects.LAB,

@@ -13,7 +13,7 @@ from autograder.scoring.lab1 import subjects
 from autograder.scoring.lab1.advice import ADVICE
 from autograder.scoring.lab1.stories import STORIES
 from autograder.scoring.lab1.world import CLASS, World
-from autograder.scoring.stories import kinds_of, note, play_stories
+from autograder.scoring.stories import kinds_of, note, player
 
 BONUS = "lab1-bonus-check"
 
@@ -22,21 +22,8 @@ def make_world(session: Session, rng: random.Random):
     return lambda: World(session, rng)
 
 
-def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    with open_child() as session:
-        play_stories(scored, session, rng, STORIES[scored.grade_id], make_world, ADVICE)
-
-
-def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    regression.score_test(
-        scored,
-        open_child,
-        rng,
-        "test_report",
-        subjects.INTERFACE,
-        subjects.SUBJECTS.right,
-        subjects.SUBJECTS.faulty,
-    )
+play_cell = player(STORIES, make_world, ADVICE)
+play_regression = regression.scorer("test_report", subjects)
 
 
 def play_bonus(scored: CellScore, open_child: Open, rng: random.Random) -> None:

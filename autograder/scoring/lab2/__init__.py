@@ -12,7 +12,7 @@ from autograder.scoring.lab2 import subjects
 from autograder.scoring.lab2.advice import ADVICE
 from autograder.scoring.lab2.stories import STORIES
 from autograder.scoring.lab2.world import CLASS, World
-from autograder.scoring.stories import kinds_of, note, play_stories
+from autograder.scoring.stories import kinds_of, note, player
 
 BONUS = "lab2-bonus-check"
 
@@ -23,21 +23,8 @@ def make_world(session: Session, rng: random.Random):
     return lambda: World(session, budget, running, bypasses, size)
 
 
-def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    with open_child() as session:
-        play_stories(scored, session, rng, STORIES[scored.grade_id], make_world, ADVICE)
-
-
-def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    regression.score_test(
-        scored,
-        open_child,
-        rng,
-        "test_planner",
-        subjects.INTERFACE,
-        subjects.SUBJECTS.right,
-        subjects.SUBJECTS.faulty,
-    )
+play_cell = player(STORIES, make_world, ADVICE)
+play_regression = regression.scorer("test_planner", subjects)
 
 
 def play_bonus(scored: CellScore, open_child: Open, rng: random.Random) -> None:

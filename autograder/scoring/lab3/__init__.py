@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 from autograder.scoring import regression
-from autograder.scoring.base import Cell, CellScore, Lab, Open, Session
+from autograder.scoring.base import Cell, Lab, Session
 from autograder.scoring.lab3 import subjects
 from autograder.scoring.lab3.advice import ADVICE
 from autograder.scoring.lab3.stories import STORIES, TOKENS
 from autograder.scoring.lab3.world import CLASS, World
-from autograder.scoring.stories import kinds_of, play_stories
+from autograder.scoring.stories import kinds_of, player
 
 
 def make_world(session: Session, rng: random.Random):
@@ -18,22 +18,8 @@ def make_world(session: Session, rng: random.Random):
     return lambda: World(session, TOKENS // size, size)
 
 
-def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    with open_child() as session:
-        play_stories(scored, session, rng, STORIES[scored.grade_id], make_world, ADVICE)
-
-
-def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    regression.score_test(
-        scored,
-        open_child,
-        rng,
-        "test_cancellation",
-        subjects.INTERFACE,
-        subjects.SUBJECTS.right,
-        subjects.SUBJECTS.faulty,
-    )
-
+play_cell = player(STORIES, make_world, ADVICE)
+play_regression = regression.scorer("test_cancellation", subjects)
 
 LAB = Lab(
     name="lab3_cancellation_leak",

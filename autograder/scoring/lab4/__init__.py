@@ -13,7 +13,7 @@ from autograder.scoring.lab4 import subjects
 from autograder.scoring.lab4.advice import ADVICE
 from autograder.scoring.lab4.stories import NAMES, STORIES
 from autograder.scoring.lab4.world import CLASS, World
-from autograder.scoring.stories import kinds_of, note, play_stories
+from autograder.scoring.stories import kinds_of, note, player
 
 BONUS = "lab4-bonus-check"
 MARKS = ("", "|", "/", ":", "\0", ",", " ", "-", "_", "', '", '", "')  # between two names
@@ -24,21 +24,8 @@ def make_world(session: Session, rng: random.Random):
     return lambda: World(session, size)
 
 
-def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    with open_child() as session:
-        play_stories(scored, session, rng, STORIES[scored.grade_id], make_world, ADVICE)
-
-
-def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    regression.score_test(
-        scored,
-        open_child,
-        rng,
-        "test_prefixes",
-        subjects.INTERFACE,
-        subjects.SUBJECTS.right,
-        subjects.SUBJECTS.faulty,
-    )
+play_cell = player(STORIES, make_world, ADVICE)
+play_regression = regression.scorer("test_prefixes", subjects)
 
 
 def play_bonus(scored: CellScore, open_child: Open, rng: random.Random) -> None:

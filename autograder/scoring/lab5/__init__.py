@@ -13,7 +13,7 @@ from autograder.scoring.lab5 import subjects
 from autograder.scoring.lab5.advice import ADVICE
 from autograder.scoring.lab5.stories import STORIES, fields_merge
 from autograder.scoring.lab5.world import CLASS, MODEL, NAMES, World, draw, request
-from autograder.scoring.stories import findings, kinds_of, note, play_stories
+from autograder.scoring.stories import findings, kinds_of, note, player
 
 
 def make_world(session: Session, rng: random.Random):
@@ -21,9 +21,7 @@ def make_world(session: Session, rng: random.Random):
     return lambda: World(session, setting)
 
 
-def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    with open_child() as session:
-        play_stories(scored, session, rng, STORIES[scored.grade_id], make_world, ADVICE)
+play_cell = player(STORIES, make_world, ADVICE)
 
 
 def play_key(scored: CellScore, open_child: Open, rng: random.Random) -> None:
@@ -47,16 +45,7 @@ def play_key(scored: CellScore, open_child: Open, rng: random.Random) -> None:
         note(scored, Finding("unstable"), False, ADVICE)
 
 
-def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    regression.score_test(
-        scored,
-        open_child,
-        rng,
-        "test_reuse",
-        subjects.INTERFACE,
-        subjects.SUBJECTS.right,
-        subjects.SUBJECTS.faulty,
-    )
+play_regression = regression.scorer("test_reuse", subjects)
 
 
 def play_bonus(scored: CellScore, open_child: Open, rng: random.Random) -> None:

@@ -29,16 +29,7 @@ def play_cell(scored: CellScore, open_child: Open, rng: random.Random) -> None:
                     note(scored, finding, False, ADVICE)
 
 
-def play_regression(scored: CellScore, open_child: Open, rng: random.Random) -> None:
-    regression.score_test(
-        scored,
-        open_child,
-        rng,
-        "test_delivery",
-        subjects.INTERFACE,
-        subjects.SUBJECTS.right,
-        subjects.SUBJECTS.faulty,
-    )
+play_regression = regression.scorer("test_delivery", subjects)
 
 
 def play_bonus(scored: CellScore, open_child: Open, rng: random.Random) -> None:
