@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from minserve.errors import MinserveError
     from minserve.request import Identity, Request, SamplingParams, Timeline, WorkloadClass
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "Engine",
