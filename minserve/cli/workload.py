@@ -174,7 +174,11 @@ class Traffic:
 
         dataset, path, rate = self.dataset_name, self.dataset_path, self.request_rate
         if path is not None and dataset == "random":
-            dataset = {".csv": "azure", ".jsonl": "mooncake"}.get(Path(path).suffix, dataset)
+            kinds = {".csv": "azure", ".jsonl": "mooncake", ".json": "sharegpt"}
+            if Path(path).suffix not in kinds:
+                hint = "say with --dataset-name: sharegpt, azure or mooncake"
+                raise ConfigError(f"the format of {path} is not known by its name", hint)
+            dataset = kinds[Path(path).suffix]
         more: dict[str, Any] = {"arrivals": "constant" if self.burstiness == 0 else "gamma"}
         try:
             if rate == "trace":

@@ -71,6 +71,8 @@ def test_loadtest_speaks_chat_and_closed_loop(minserve, server):
         ("loadtest --goodput speed:1", "speed"),
         ("loadtest --dataset-name sharegpt", "file"),
         ("loadtest --dataset-path /nowhere.jsonl --request-rate trace", "/nowhere.jsonl"),
+        ("simulate --dataset-path /nowhere.json", "/nowhere.json"),
+        ("simulate --dataset-path /etc/hosts", "--dataset-name"),
         ("loadtest --closed-loop", "users"),
         ("loadtest --sweep", "say what is good"),
         ("simulate --load 0", "load of 0"),
