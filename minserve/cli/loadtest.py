@@ -104,7 +104,6 @@ def loadtest(
         found = _sweep(run, traffic, objectives, target, result_dir)
         return print_json(found) if json else None
     report, records = run(traffic)
-    report, records = run
     show(report)
     if save_result:
         for path in save(report, records, result_dir):
