@@ -122,7 +122,7 @@ def _read(path: Path) -> Any:
     try:
         return jsonlib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataNotFound(f"cannot read {path}: {error.strerror}") from None
+        raise DataNotFound(f"cannot read {path}: {error.strerror}", "check the path") from None
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
 

@@ -115,7 +115,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise DataNotFound(f"cannot read {path}: {error.strerror}") from None
+        raise DataNotFound(f"cannot read {path}: {error.strerror}", "check the path") from None
     for candidate in (text, text.splitlines()[-1] if text else ""):
         try:
             report = jsonlib.loads(candidate)

@@ -137,9 +137,10 @@ def serve(
     logs.set_up(log_format, log_level)
     ring = key_ring(keys, demo_keys)
     listener = bind(host, port, ring is not None)
-    limits = Limits(
-        max_body_bytes=parse_size(max_body), request_s=request_timeout, drain_s=drain_timeout
-    )
+    max_body_bytes = parse_size(max_body)
+    if max_body_bytes < 1024:
+        raise ConfigError(f"--max-body {max_body} takes no request", "give at least 1KiB")
+    limits = Limits(max_body_bytes=max_body_bytes, request_s=request_timeout, drain_s=drain_timeout)
     mine = None
     if parts:
         from minserve.learn.serving.install import ServingParts

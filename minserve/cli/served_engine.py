@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from minserve.serving.embeddings import Embeddings
     from minserve.serving.identity import KeyRing, Salts
     from minserve.serving.server import Limits, Server
+
+log = logging.getLogger("minserve.cache")
 
 BLOCK_SIZE = 16
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -237,6 +240,14 @@ def cache_maker(
                 "it finds answers in the response cache: add --response-cache memory",
             )
         return None
+    try:
+        store.size()
+    except Exception as error:  # as at every look-up: a store that fails is a miss
+        log.warning(
+            "the response cache %s does not answer (%s): nothing is reused until it does",
+            settings.response_cache,
+            error,
+        )
     policies, semantic = caching.policy_table(), None
     if parts:
         exact = parts.exact_cache(store, policies)

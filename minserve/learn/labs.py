@@ -290,7 +290,7 @@ def _read(path: Path) -> dict[str, Any]:
             _source(cell), _marks(cell), _code(cell)
         return notebook
     except OSError as error:
-        raise DataNotFound(f"cannot read {path}: {error.strerror}") from None
+        raise DataNotFound(f"cannot read {path}: {error.strerror}", "check the path") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataNotFound(
             f"{path} is no readable notebook ({type(error).__name__})",

@@ -174,7 +174,8 @@ def read_keys(path: Path) -> list[ApiKey]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"the key file {path} is unreadable ({why})", "make one with `minserve keys create`"
+            f"the key file {path} is unreadable ({why})",
+            "make a new one, under another name, with `minserve keys create`",
         ) from None
     for what in ("id", "sha256"):
         values = [getattr(key, what) for key in keys]

@@ -292,6 +292,7 @@ def test_the_demo_ends_in_time(minserve, tmp_path):
     ("options", "word"),
     [
         ("--step-cap -7", "--step-cap -7"),
+        ("--max-body 0", "1KiB"),
         ("--num-blocks 999999999999", "GB"),
         ("--semantic-examples questions.csv", "--semantic-cache default"),
         ("--port 99999999", "--host"),

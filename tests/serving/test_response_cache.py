@@ -9,6 +9,7 @@ import pytest
 from live_server import Live
 
 from minserve.cached_service import CachedService
+from minserve.cli.served_engine import EngineSettings, cache_maker
 from minserve.events import Submitted
 from minserve.northstar.caching import policy_table
 from minserve.reuse.key import ModelTuple
@@ -184,3 +185,11 @@ def test_many_who_ask_at_once_make_one_request():
         assert server.num_submitted == 1
         kinds = [answer.headers["x-cache"] for answer in answers]
         assert kinds.count("miss") == 1 and set(kinds) <= {"miss", "shared", "hit"}
+
+
+def test_a_store_that_does_not_answer_is_told_of_at_the_start(caplog):
+    assert cache_maker(EngineSettings(response_cache="redis://127.0.0.1:1")) is not None
+    assert "redis://127.0.0.1:1 does not answer" in caplog.text
+    caplog.clear()
+    assert cache_maker(EngineSettings(response_cache="memory")) is not None
+    assert not caplog.text
