@@ -106,9 +106,11 @@ def grade(
         told = {"graded": run.num_graded, "kept": run.num_kept, "peak_mb": round(run.peak_mb)}
         print(json.dumps({"lab": lab.name, **told, "results": run.results}))
     else:
+        without = sum(result["score"] is None for result in run.results)
         print(
-            f"{run.num_graded} graded, {run.num_kept} done before; "
-            f"peak memory of a job {run.peak_mb:.0f} MB"
+            f"{run.num_graded} graded, {run.num_kept} done before"
+            + (f", {without} of them without a score" if without else "")
+            + f"; peak memory of a job {run.peak_mb:.0f} MB"
         )
     alone = run.results[0] if len(run.results) == 1 else None
     if alone and alone["score"] is None:

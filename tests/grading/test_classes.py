@@ -343,7 +343,7 @@ def test_a_class_by_commands_from_a_zip_file_to_forgetting(course, instant, tmp_
     when = ("--received", "2026-12-04T12:00:00")
     assert "2 new, 0 as before" in run("collect", "lab3", "--from", str(tmp_path / "in.zip"), *when)
     assert receipts.find(course, LAB, "ann").time == NOON
-    assert "2 graded, 0 done before" in run("grade", "lab3")
+    assert "2 graded, 0 done before; peak" in run("grade", "lab3")
     assert "0 graded, 2 done before" in run("grade", "lab3", "--jobs", "2")
     instant.scores = {"ann": 16.0}
     lowered = "ann: 17 -> 16 (lab3-storm 17 -> 16); kept, --lower would take it"

@@ -84,6 +84,8 @@ def test_a_class_of_thirty_goes_from_release_to_csv_by_the_commands_of_the_page(
         assert page.exists() == (row["score"] != "")
         if page.exists():
             assert f"<p>{row['points']}." in page.read_text("utf-8")
+    without = sum(row["score"] == "" for row in rows.values())
+    assert f"30 graded, 0 done before, {without} of them without a score" in done.stdout
     peak = re.search(r"peak memory of a job (\d+) MB", done.stdout)
     assert 0 < int(peak[1]) < 1500
     assert (tmp_path / "canvas.csv").exists() and (tmp_path / "students" / "labs").exists()
