@@ -149,7 +149,6 @@ def test_public_tests_fail_on_every_variant_and_say_why(variant):
     assert all(str(error) for error in errors.values())
 
 
-@pytest.mark.slow
 def test_the_replay_makes_the_recommended_variant_the_cheapest_that_keeps_every_promise(capsys):
     """And the released calculator comes to another end: the evidence shows the fault."""
     assert run_public(solved()) == {}
