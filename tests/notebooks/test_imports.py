@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -29,10 +29,12 @@ def nodes(notebook: Path):
                 continue
 
 
-def is_there(module: str, name: str) -> bool:
-    if hasattr(importlib.import_module(module), name):
-        return True
-    return importlib.util.find_spec(f"{module}.{name}") is not None
+def imported(module: str, name: str) -> object:
+    """What `from module import name` gives. Raises if there is no such thing."""
+    package = importlib.import_module(module)
+    if not hasattr(package, name):
+        importlib.import_module(f"{module}.{name}")
+    return getattr(package, name)
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -41,8 +43,7 @@ def test_names_imported_from_minserve_are_there(notebook):
     for node in nodes(notebook):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "minserve":
             for alias in node.names:
-                assert is_there(node.module, alias.name), f"{node.module}.{alias.name}"
-                value = getattr(importlib.import_module(node.module), alias.name, None)
+                value = imported(node.module, alias.name)
                 if isinstance(value, ModuleType):
                     modules[alias.asname or alias.name] = value
     for node in nodes(notebook):
