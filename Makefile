@@ -32,7 +32,7 @@ test: $(READY)  ## everything that is quick
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
 
 test-all: $(WHOLE)  ## everything, the slow tests too
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --durations=25 $(PYTEST_FLAGS)
 
 lint: $(READY)  ## style, import rules, and the types of the public interface
 	$(BIN)/ruff check .
