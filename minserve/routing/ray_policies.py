@@ -37,6 +37,10 @@ class PrefixRequestRouter(FIFOMixin, RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[Any], pending_request: PendingRequest | None = None
     ) -> list[list[Any]]:
+        if pending_request is not None:
+            # NOTE: without a pause Ray asks again at once while none can take it, for instance a
+            # replica that has gone, and its event loop comes to nothing else: not to a stop either.
+            pending_request.routing_context.should_backoff = True
         what = pending_request.args[0] if pending_request and pending_request.args else None
         by_id = {replica.replica_id: replica for replica in candidate_replicas}
         if isinstance(what, wire.To):

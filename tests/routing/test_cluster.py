@@ -14,7 +14,8 @@ pytest.importorskip("ray", reason='a cluster needs pip install "minserve[cluster
 from ray.exceptions import RayActorError  # noqa: E402
 
 from minserve.request import FinishReason, Identity, Request, SamplingParams  # noqa: E402
-from minserve.routing.ray_policies import Autoscaler  # noqa: E402
+from minserve.routing import wire  # noqa: E402
+from minserve.routing.ray_policies import Autoscaler, PrefixRequestRouter  # noqa: E402
 from minserve.service import Ended, Piece, Started  # noqa: E402
 from minserve.serving.cluster_engine import ClusterEngine, merged  # noqa: E402
 
@@ -155,6 +156,42 @@ def test_warm_replicas_are_kept_beyond_the_need_and_do_not_breed():
 
 
 # -- real ones
+
+
+def test_a_question_for_a_replica_that_has_gone_does_not_keep_rays_loop_busy(monkeypatch):
+    """Without a pause Ray asks for replicas for ever, and never hears that nobody waits."""
+    from ray.serve._private.common import DeploymentID
+    from ray.serve.request_router import PendingRequest, ReplicaID
+
+    class Paused(Exception):
+        pass
+
+    async def pause(attempt):
+        raise Paused
+
+    asked = []
+    router = object.__new__(PrefixRequestRouter)
+    here = SimpleNamespace(replica_id=ReplicaID("here", DeploymentID("Replica")))
+    router._replicas, router._replicas_list = {"here": here}, [here]
+    router.num_routing_tasks_in_backoff = 0
+    router.num_routing_tasks_in_backoff_gauge = SimpleNamespace(set=lambda value: None)
+    monkeypatch.setattr(router, "_backoff", pause)
+    choose = router.choose_replicas
+
+    async def choose_counted(*args, **kwargs):
+        asked.append(1)
+        assert len(asked) < 100, "it asks again and again without a pause"
+        return await choose(*args, **kwargs)
+
+    monkeypatch.setattr(router, "choose_replicas", choose_counted)
+
+    async def go():
+        pending = PendingRequest(args=[wire.To("gone")], kwargs={}, metadata=None)
+        async for _ in router._choose_replicas_with_backoff(pending):
+            raise AssertionError("another replica was chosen")
+
+    with pytest.raises(Paused):
+        asyncio.run(go())
 
 
 @pytest.mark.slow
