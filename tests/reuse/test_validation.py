@@ -15,7 +15,7 @@ from minserve.northstar.checks import CHECKS
 from minserve.northstar.prompts import render_user
 from minserve.reuse.key import Message
 from minserve.reuse.policy import ClassPolicy, PolicyTable
-from minserve.reuse.validation import Validation, fits, json_check, require_known
+from minserve.reuse.validation import Validation, json_check, require_known
 
 LINES = ["The late fee of Umber Club is 5 EUR.", "The late fee of Blue Club is 7 EUR."]
 
@@ -37,9 +37,9 @@ def test_a_json_object_is_the_whole_answer_or_it_is_none(text, is_right):
     assert json_check({"type": "json_object"})(text) is is_right
 
 
-SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9).filter(
-    lambda x: x != int(x)
-) | st.text("ab", max_size=3)  # fmt: skip
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text("ab", max_size=3)
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
@@ -75,9 +75,9 @@ SCHEMAS = st.recursive(
 
 
 @given(SCHEMAS, VALUES)
-def test_a_value_fits_a_schema_if_jsonschema_says_so(schema, value):
-    require_known(schema)
-    assert fits(value, schema) is Draft202012Validator(schema).is_valid(value)
+def test_an_answer_passes_if_jsonschema_says_so(schema, value):
+    check = json_check({"type": "json_schema", "json_schema": {"schema": schema}})
+    assert check(json.dumps(value)) is Draft202012Validator(schema).is_valid(value)
 
 
 @pytest.mark.parametrize(
