@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import jsonschema  # noqa: F401  # loaded now, and not while a first request waits
+
 from minserve.cascaded_service import CascadedService, Route
 from minserve.errors import ConfigError, InvalidRequest
 from minserve.northstar.caching import policy_table

@@ -11,14 +11,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import UnionType
-from typing import Any
-
-from jsonschema import Draft202012Validator
+from typing import TYPE_CHECKING, Any
 
 from minserve.errors import ConfigError, InvalidRequest
 from minserve.reuse.key import Message, Query
 from minserve.reuse.policy import PolicyTable
 from minserve.reuse.response import Answer
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 Check = Callable[[str], bool]
 """Whether the text of a whole answer is right."""
@@ -74,6 +75,9 @@ def json_check(response_format: Any) -> Check | None:
     match response_format:
         case None | {"type": "text"}:
             return None
+    from jsonschema import Draft202012Validator  # NOTE: takes most of a second to load
+
+    match response_format:
         case {"type": "json_object", **rest} if not rest:
             return partial(_holds, Draft202012Validator({"type": "object"}))
         case {"type": "json_schema", "json_schema": {"schema": schema}, **rest} if not rest:
