@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minserve.cli.console import Model
-from minserve.cli.server_url import URL, Key, no_access
-from minserve.errors import ConfigError, MinserveError
+from minserve.cli.server_url import URL, Key, http_client, no_access
+from minserve.errors import MinserveError
 
 if TYPE_CHECKING:
     from minserve.serving.server import Server
@@ -46,8 +46,8 @@ def chat(
     - `minserve chat --url http://127.0.0.1:8000 --key $KEY --temperature 0.7`
     """
     options = {"max_tokens": max_tokens, "temperature": temperature}
-    if url:
-        with _client(url, key) as client:
+    if url is not None:
+        with http_client(url, key, 600) as client:
             _talk(lambda said: _ask_server(client, {"messages": said, **options}, key), system)
         return
     from minserve.cli.served_engine import EngineSettings, make_server
@@ -101,16 +101,6 @@ def _show(pieces: Pieces) -> str:
         print(f"error: {error}{hint}", file=sys.stderr, end="")
     print()
     return answer
-
-
-def _client(url: str, key: str | None):
-    import httpx
-
-    try:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(10, read=600))
-    except (httpx.InvalidURL, UnicodeEncodeError) as error:
-        raise ConfigError(f"cannot call {url!r}: {error}", "check --url and --key") from None
 
 
 def _ask_server(client: Any, body: dict[str, Any], key: str | None) -> Pieces:

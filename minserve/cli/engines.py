@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from minserve.cli.server_url import http_client
 from minserve.jobs.job import JobFailed
 from minserve.request import Identity, Request, SamplingParams, WorkloadClass
 
 
 def connect(settings: Mapping[str, Any]):
     """What `settings` ask for: `url` (and `api_key`) of a server, or the name of a `model`."""
-    if settings.get("url"):
+    if settings.get("url") is not None:
         return ServerGenerate(settings["url"], settings.get("api_key"))
     return LocalGenerate(settings["model"])
 
@@ -70,17 +71,14 @@ class LocalGenerate:
 
 
 class ServerGenerate:
-    """A server's API.
+    """A server's API. Raises `ConfigError` for a URL or a key that can be none.
 
     NOTE: the server sees the worker's own key, not the job's identity: point a worker at a server
     only for jobs of that key's tenant; the local engine serves all.
     """
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        import httpx
-
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=600.0)
+        self._http = http_client(url, api_key, 600)
 
     def text(self, prompt: str, identity: Identity, max_tokens: int) -> str:
         body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from minserve.errors import ConfigError, DataNotFound
+from minserve.server_url import check_url
+
+if TYPE_CHECKING:
+    import httpx
 
 # The second spelling of each is that of other tools.
 URL = ("--url", "--base-url")
@@ -23,17 +27,26 @@ def no_access(key: str | None) -> ConfigError:
     return ConfigError(what, f"give one with {KEY[0]} or in the variable {KEY_VARIABLE}")
 
 
+def http_client(url: str, key: str | None, timeout_s: float) -> httpx.Client:
+    """A client of the server at `url`. Raises `ConfigError` if there can be none, or no such key.
+
+    Connecting may take 10 s at most, whatever `timeout_s` is.
+    """
+    import httpx
+
+    timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10))
+    try:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return httpx.Client(base_url=check_url(url), headers=headers, timeout=timeout)
+    except (httpx.InvalidURL, UnicodeEncodeError) as error:
+        raise ConfigError(f"cannot call {url!r}: {error}", "check --url and --key") from None
+
+
 class ServerReader:
     """Reads JSON from a running server, over one connection."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        import httpx
-
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        try:
-            self._client = httpx.Client(base_url=url, headers=headers, timeout=10)
-        except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise ConfigError(f"cannot call {url!r}: {error}", "check --url and --key") from None
+        self._client = http_client(url, key, 10)
         self._url, self._key = url, key
 
     def get(self, path: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from minserve.cli.jobs import DEFAULT_STORE, Store, open_store
+from minserve.cli.server_url import http_client
 from minserve.errors import ConfigError
 
 
@@ -45,6 +46,8 @@ def worker(
 
     from minserve.jobs.worker import Worker
 
+    if url is not None:
+        http_client(url, key, 1).close()  # says at once what is wrong with them
     opened = open_store(store)
     needs_engine = model != "none" or url is not None
     made = Worker(

@@ -152,7 +152,7 @@ def connect(url: str) -> Engine:
     """The engine for a URL. Raises `ConfigError` for any other than SQLite's or PostgreSQL's."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
         raise ConfigError(f"{url!r} is no database URL", "use sqlite:///jobs.db") from None
     if parsed.get_backend_name() == "postgresql":
         engine = create_engine(

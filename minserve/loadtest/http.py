@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
 
-from minserve.errors import ConfigError, MinserveError
+from minserve.errors import MinserveError
+from minserve.server_url import check_url
 
 OnData = Callable[[bytes, float], None]
 
@@ -140,12 +141,11 @@ class HttpClient:
     """
 
     def __init__(self, base_url: str, now_s: Callable[[], float], api_key: str = "") -> None:
-        url = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ConfigError(f"base URL {base_url!r}", "write http://host:port")
-        self._host, self._port = url.hostname, url.port or (443 if url.scheme == "https" else 80)
+        url = urlsplit(check_url(base_url))
+        self._host = url.hostname or ""
+        self._port = url.port or (443 if url.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if url.scheme == "https" else None
-        self._path = url.path.rstrip("/").removesuffix("/v1")
+        self._path = url.path
         self._now_s = now_s
         self._api_key = api_key
         self._idle: list[_Connection] = []

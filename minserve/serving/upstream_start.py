@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
 from minserve.errors import ConfigError
+from minserve.server_url import check_url
 from minserve.serving.calls import TextCodec
 from minserve.serving.upstream_answer import message_of
 from minserve.serving.upstream_client import CONNECT_S, Upstream
@@ -17,16 +17,6 @@ from minserve.serving.upstream_dialects import dialect_of
 
 ASK_EVERY_S = 1.0
 PROBE = "Grüße! The deposit is 1,234.50 EUR.\n\tWas it paid? <|endoftext|> 你好"
-
-
-def base_of(url: str) -> str:
-    """The URL without /v1 at its end. Raises `ConfigError` if it is none."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise ConfigError(f"--upstream {url!r}", "give it as http://HOST:PORT")
-    if parts.username or parts.password:
-        raise ConfigError("--upstream has a password in it", "use --upstream-key-file instead")
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def find(
@@ -42,7 +32,7 @@ def find(
 
     Raises `ConfigError` if it cannot be reached, takes no such key, or has no such model.
     """
-    base = base_of(url)
+    base = check_url(url, "--upstream", "--upstream-key-file")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=base, headers=headers, timeout=CONNECT_S, trust_env=False) as http:
         cards = _models(http, base, wait_s, say)

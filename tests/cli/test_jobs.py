@@ -94,6 +94,7 @@ def test_what_makes_no_sense_is_refused_in_a_line(minserve, url, store, command,
 
 def test_store_that_cannot_be_is_refused(minserve):
     minserve("jobs list --store mysql://x/y").refused("mysql")
+    minserve("jobs list --store postgresql://x:port/y").refused("postgresql://x:port/y")
     minserve("bench jobs --databases oracle").refused("oracle")
     minserve("bench jobs --peers /none/such").refused("/none/such")
     minserve("bench jobs --chaos --workers 0").refused("0")
