@@ -1,16 +1,20 @@
 """Numba, set up in one place: how kernels are compiled, where they are kept, on how many threads.
 
 Numba turns the Python of a kernel into machine code for the CPU at hand, with its vector units.
-Compiling takes seconds, so the result is kept under MINSERVE_HOME for the next time.
+Compiling takes seconds, so the result is kept for the next time: under MINSERVE_HOME, or, where
+that cannot be written, in a folder of the user's own under the system's temporary one.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -48,13 +52,16 @@ def kernel(*signatures: str, parallel: bool = True):
     `fastmath` lets sums be reordered, which is what makes them vectors, and assumes that no value
     is NaN: one that is stays in its own row, but may look like a number there.
     """
+    folder = folder_for_code(require().config.CACHE_DIR)
+    if folder:
+        require().config.CACHE_DIR = folder
     return require().njit(
         list(signatures),
         parallel=parallel,
         fastmath=True,
         nogil=True,
         error_model="numpy",
-        cache=_can_write(require().config.CACHE_DIR),
+        cache=folder is not None,
     )
 
 
@@ -87,8 +94,37 @@ def announced(what: str) -> Iterator[None]:
         timer.cancel()
 
 
+@cache
+def folder_for_code(wanted: str) -> str | None:
+    """Where compiled kernels are kept: `wanted`, or else a temporary folder of the user's own.
+
+    None, where neither can be: kernels are then compiled in each process. Any but the first is
+    said on standard error, once.
+    """
+    if _can_write(wanted):
+        return wanted
+    folder = _private_temporary_folder()
+    what = f"kept in {folder}" if folder else "compiled at every start"
+    print(f"... kernels are {what}: {wanted} cannot be written", file=sys.stderr, flush=True)
+    return folder
+
+
+def _private_temporary_folder() -> str | None:
+    # NOTE: what lies there is run, so nobody else may have put it there.
+    if sys.platform == "win32":
+        return None
+    try:
+        folder = Path(tempfile.gettempdir()) / f"minserve-numba-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    is_safe = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
+    is_ours = found.st_uid == os.getuid()
+    return str(folder) if is_safe and is_ours and _can_write(str(folder)) else None
+
+
 def _can_write(folder: str) -> bool:
-    """Without a folder to write to, kernels are compiled anew in each process."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
