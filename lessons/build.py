@@ -145,6 +145,7 @@ def tidy(book: nbformat.NotebookNode, is_open: bool) -> None:
             continue
         if is_open and "exercise" in cell.metadata.get("tags", []):
             cell.outputs, cell.execution_count = [], None
+        cell.outputs = [o for o in cell.outputs if not o.get("text", "").startswith("... compil")]
         for output in cell.outputs:
             # The still picture beside it stands in until the cell is run.
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)

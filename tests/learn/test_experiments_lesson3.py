@@ -123,3 +123,11 @@ def test_northstar_requests_are_the_same_for_the_same_seed(nano):
 
     assert lengths(0) == lengths(0) != lengths(1)
     assert all(answer <= 32 for _, answer in lengths(0))
+
+
+@pytest.mark.slow
+def test_int8_holds_more_requests_in_the_same_bytes_and_loses_no_answer_of_nano():
+    plain, int8 = lab.precisions(cache_bytes=9_000_000)
+    assert int(plain[1].replace(",", "")) == 6144 and int(int8[1].replace(",", "")) == 1584
+    assert int(int8[3]) > 3 * int(plain[3])
+    assert plain[4] == int8[4] == "24 of 24"

@@ -18,7 +18,7 @@ from minserve.learn.experiments.common import words
 from minserve.learn.parts import get
 from minserve.learn.pool import for_engine
 from minserve.northstar.lengths import AZURE, LengthTable
-from minserve.request import Request
+from minserve.request import Request, SamplingParams
 
 if TYPE_CHECKING:
     from minserve.execution.torch_executor import TorchExecutor
@@ -128,6 +128,47 @@ def context_caps(
         (f"{cap:,}", f"{sum(c > cap for c in contexts) / count:.1%}", f"{total_tokens // cap:,}")
         for cap in caps
     ]
+
+
+# -- a smaller precision
+
+PRECISION_HEADING = ("cache", "bytes per token", "tokens that fit", "most at once", "answers right")
+
+
+def precisions(cache_bytes: int, count: int = 24, model: str = "nano") -> list[tuple[str, ...]]:
+    """The first `count` of Northstar's questions from as many bytes of cache, in float32 and int8.
+
+    Everybody asks at once, greedily and with natural stops, so that answers can be checked.
+    """
+    from minserve.execution.torch_executor import TorchExecutor
+    from minserve.northstar.corpus import load_corpus
+    from minserve.northstar.questions import is_qualified, load_questions, prompt_of
+
+    corpus, questions = load_corpus(), load_questions()[:count]
+    rows: list[tuple[str, ...]] = []
+    for name, kept in (("float32", "auto"), ("int8", "int8")):
+        per_token = TorchExecutor(model, num_blocks=1, kv_cache_dtype=kept).kv_bytes_allocated // 16
+        num_blocks = cache_bytes // (16 * per_token)
+        executor = TorchExecutor(model, num_blocks=num_blocks, kv_cache_dtype=kept)
+        requests = []
+        for question in questions:
+            prompt = executor.tokenizer.encode(
+                prompt_of(question, corpus), add_special_tokens=False
+            )
+            requests.append(Request(question.id, tuple(prompt), SamplingParams(max_tokens=48)))
+        use = serve(executor, requests)
+        answers = [executor.tokenizer.decode(request.output_token_ids) for request in requests]
+        right = sum(map(is_qualified, questions, answers, [corpus.version] * count))
+        rows.append(
+            (
+                name,
+                f"{per_token:,}",
+                f"{num_blocks * 16:,}",
+                f"{use.peak_running}",
+                f"{right} of {count}",
+            )
+        )
+    return rows
 
 
 # -- release
