@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,10 @@ class LabCopy:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One public test: `rule` is the behaviour it states, `seen` is empty if it holds."""
+    """One public test: `rule` is the behaviour it states, `seen` is empty if it holds.
+
+    `is_to_do` if it would hold, but its answer is still the one that the lab came with.
+    """
 
     grade_id: str
     points: float
@@ -59,6 +62,7 @@ class Outcome:
     seen: str = ""
     look: str = ""
     printed: str = ""
+    is_to_do: bool = False
 
     @property
     def holds(self) -> bool:
@@ -79,11 +83,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check found; `by_hand` are points that only a person can give."""
+    """What a check found; `by_hand` are points that only a person can give.
+
+    `is_untouched` if no answer in code differs from the one that the lab came with.
+    """
 
     outcomes: tuple[Outcome, ...]
     by_hand: float
     notes: tuple[str, ...] = ()
+    is_untouched: bool = False
 
     @property
     def points(self) -> str:
@@ -158,16 +166,23 @@ def check(lab: LabCopy, notebook: Path, limit_s: float = CHECK_LIMIT_S) -> Check
     if stuck.startswith("own-"):
         notes.append(f"a cell of your own {_end_of(told)}; checked without your own cells")
         told = _run(_cells(given, theirs, answers, with_own=False), limit_s)
-    asked = [_grade_id(cell) for cell in given if _marks(cell).get("solution") and _code(cell)]
+    asked = {_grade_id(c): c for c in given if _marks(c).get("solution") and _code(c)}
+    as_given = {
+        name: cell
+        for name, cell in asked.items()
+        if _source(answers.get(name, cell)).split() == _source(cell).split()
+    }
     outcomes = [
-        _outcome(cell, told, asked) for cell in given if _marks(cell).get("grade") and _code(cell)
+        _until_answered(_outcome(cell, told, list(asked)), asked, as_given)
+        for cell in given
+        if _marks(cell).get("grade") and _code(cell)
     ]
     by_hand = sum(
         _marks(cell).get("points", 0)
         for cell in given
         if _marks(cell).get("grade") and not _code(cell)
     )
-    return Checked(tuple(outcomes), by_hand, tuple(notes))
+    return Checked(tuple(outcomes), by_hand, tuple(notes), as_given == asked)
 
 
 def _cells(
@@ -256,6 +271,17 @@ def _outcome(cell: Any, told: dict[str, Any], asked: list[str]) -> Outcome:
     ]
     seen = "; ".join([*broken, _words(error)])
     return Outcome(name, points, rule, seen, _place(error, name), printed)
+
+
+def _until_answered(outcome: Outcome, asked: dict[str, Any], as_given: dict[str, Any]) -> Outcome:
+    """The outcome; what holds by answers that the lab came with is still to do."""
+    answer = outcome.grade_id.removesuffix("-check")
+    needed = [answer] if answer in asked else list(asked)
+    if not outcome.holds or not all(name in as_given for name in needed):
+        return outcome
+    seen = "this is still as the lab came: it runs, and earns nothing yet"
+    look = f"cell {needed[0]}, line 1"
+    return replace(outcome, seen=seen, look=look, printed="", is_to_do=True)
 
 
 def _words(error: dict[str, Any]) -> str:

@@ -73,6 +73,17 @@ QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {
             "longest answer. What a larger group makes worse is the gap between tokens, a little.",
         },
     ),
+    "guessing pays": (
+        "alone",
+        {
+            "always": "not in the last row: a step that checks many wrong guesses takes longer, "
+            "and brings little more.",
+            "crowd": "the other way round: in a crowd the arithmetic is in use already, and every "
+            "guess competes with somebody's token.",
+            "alone": "few people leave arithmetic idle, and right guesses save whole steps. In a "
+            "crowd guesses must be right often, or rest.",
+        },
+    ),
     "the hit rate": (
         "document",
         {

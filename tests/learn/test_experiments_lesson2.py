@@ -7,11 +7,13 @@ import pytest
 from minserve.errors import ConfigError
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.learn.experiments import lesson2 as lab
+from minserve.learn.experiments import lesson2_guessing as guessing
 from minserve.learn.experiments.common import words
 from minserve.learn.parts_of_engine import engine_step, ordering
 from minserve.learn.policies import PolicyPart
+from minserve.learn.widgets.batching import batch_explorer, batch_picture
 from minserve.scheduling.batching import ContinuousBatching, StaticBatching
-from minserve.scheduling.compatibility import anyone, same_adapter
+from minserve.scheduling.compatibility import anyone, same_adapter, same_tenant
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +99,32 @@ def test_the_engine_runs_on_nothing_but_a_step_function():
 def test_an_answer_that_is_none_is_refused_in_words(answer):
     with pytest.raises(ConfigError, match="the policy (answers|runs)"):
         lab.simulate(PolicyPart(lambda view: answer), [words("a", 10, 2)])
+
+
+def test_keeping_companies_apart_as_well_makes_batches_smaller_still():
+    policy = reference("continuous_batching", token_budget=512, max_running=8)
+
+    def same_both(a, b):
+        return same_adapter(a, b) and same_tenant(a, b)
+
+    run = lab.simulate(policy, lab.two_models(), compatible=same_both)
+    assert run.mean_rows == 1.5
+
+
+def test_good_guesses_help_everybody_and_bad_ones_harm_a_crowd_that_has_no_rule():
+    def gaps(people, acceptance):
+        return [float(cell) for cell in guessing.crowd(people, acceptance)[1:]]
+
+    plain, always, ruled = gaps(1, 0.8)
+    assert always < plain / 2 and ruled == always
+    plain, always, ruled = gaps(128, 0.3)
+    assert always > 1.2 * plain and ruled < 1.1 * plain
+
+
+def test_the_lunch_hour_can_be_played_with():
+    shown = batch_explorer()
+    *_, view = shown.widget.children
+    before = view.value
+    shown.widget.children[0].value = "continuous"
+    assert view.value != before and "people in a step" in view.value
+    assert "Timeline of engine steps" in batch_picture("dynamic", places=8, report=40).alt

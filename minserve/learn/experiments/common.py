@@ -52,6 +52,7 @@ def again(request: Request) -> Request:
         request.id,
         request.prompt_token_ids,
         request.sampling,
+        identity=request.identity,
         arrival_s=request.arrival_s,
         deadline_s=request.deadline_s,
         priority=request.priority,

@@ -18,7 +18,7 @@ from minserve.learn.parts import get
 from minserve.learn.parts_of_engine import OrderingPart
 from minserve.learn.policies import PolicyPart
 from minserve.northstar.lengths import AZURE, LengthTable
-from minserve.request import Request, SamplingParams
+from minserve.request import Identity, Request, SamplingParams
 from minserve.scheduling.compatibility import anyone
 
 
@@ -141,9 +141,9 @@ def serve(executor: Executor, policy: Any, requests: Sequence[Request]) -> Run:
 # -- traffic
 
 
-def lunch_hour() -> list[Request]:
+def lunch_hour(report: int = 160) -> list[Request]:
     """Eight people: seven short answers, and one long report in the first four."""
-    answers = {"anna": 8, "ben": 12, "report": 160, "dora": 10, "emil": 8, "fay": 12, "gus": 9}
+    answers = {"anna": 8, "ben": 12, "report": report, "dora": 10, "emil": 8, "fay": 12, "gus": 9}
     requests = [words(name, 60, most) for name, most in answers.items()]
     return [*requests, words("hal", 60, 10)]
 
@@ -226,10 +226,11 @@ def _only_read(request: Request) -> Request:
 
 
 def two_models(count: int = 6) -> list[Request]:
-    """Requests that want different adapters, one after another."""
+    """Requests that want different adapters, one after another; the first half is alder's."""
     requests = [words(f"{'legal' if n % 2 else 'sales'} {n}", 40, 8) for n in range(count)]
     for number, request in enumerate(requests):
         request.adapter = "legal" if number % 2 else "sales"
+        request.identity = Identity("alder" if number < count // 2 else "marlow")
     return requests
 
 
