@@ -1,5 +1,6 @@
 """The documentation: every link leads somewhere, and the site builds without a warning."""
 
+import ast
 import json
 import re
 import subprocess
@@ -69,3 +70,29 @@ def test_the_site_builds_without_a_warning(tmp_path):
     index = (tmp_path / "site" / "docs" / "index.html").read_text("utf-8")
     assert "lessons/03_kv_cache_memory" in index
     assert (tmp_path / "site" / "docs" / "api" / "minserve.engine.html").exists()
+
+
+def techniques():
+    """Rows of the table of techniques: (module, answers to the five questions)."""
+    page = (ROOT / "docs" / "reuse.md").read_text("utf-8")
+    _, table = page.split("## Every technique, the same five questions")
+    rows = re.findall(r"^\| [^|]+\(`([^`]+)`\) \|(.+)\|$", table.split("\n## ")[0], re.M)
+    return {module: [cell.strip() for cell in cells.split("|")] for module, cells in rows}
+
+
+@pytest.mark.parametrize("module", techniques())
+def test_every_technique_states_what_is_reused_how_long_by_whom_in_what_order_and_if_cancelled(
+    module,
+):
+    answers = techniques()[module]
+    assert len(answers) == 5 and all(answers)
+    said = ast.get_docstring(ast.parse((ROOT / "minserve" / module).read_text("utf-8")))
+    for word in ("equivalent inputs:", "valid", "scope", "order", "cancelled"):
+        assert word in said.lower(), word
+
+
+def test_no_technique_is_left_out():
+    assert {Path(module).stem for module in techniques()} >= {
+        *("compatibility", "tables", "prefix", "speculative", "response", "key", "semantic"),
+        *("flight", "cascade", "hedging", "intake", "outcomes"),
+    }

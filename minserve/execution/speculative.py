@@ -7,6 +7,10 @@ with penalties, log-probabilities or stop strings.
 
 Two ways to guess: `NgramProposer` looks up what followed the same words before, `DraftProposer`
 asks a smaller model. `Speculation` decides for whom guessing pays, and reports what it brought.
+
+Equivalent inputs: a guess and the token the model chooses, by id. Valid for the step that checks
+it. Scope: the request alone. Order matters: the first wrong guess ends it. What is kept for a
+cancelled request is forgotten.
 """
 
 from __future__ import annotations

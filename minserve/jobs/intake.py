@@ -2,6 +2,9 @@
 
 Fairness: start-time fair queuing (Goyal 1996). A job gets its turn when it is enqueued: the next of
 its tenant's, but no earlier than the turn now being served; so a claim only walks an index.
+
+Equivalent inputs: one idempotency key with one body. Valid until the job is purged. Scope: the
+identity that sent it. Order: the first makes the job. The key of a cancelled job goes on naming it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 The result and the effects ledger are one commit, and the ledger takes each key of a job once. Many
 jobs may share that commit (the fsync is what costs); each is in it whole or not at all.
+
+Equivalent inputs: one effect key of one job. Valid as long as the job. Scope: its attempts. Order:
+the first to commit stands. Of a cancelled job what is committed stays, and nothing more is written.
 """
 
 from __future__ import annotations

@@ -9,6 +9,10 @@ Block ownership, for a request with prompt `pppp pppp p` and output `oo` in bloc
 
 A choice that splits off shares every block of the prompt, `b0 b1 b2`. Whoever first writes to a
 shared block, here `b2`, gets a copy of its own (copy-on-write).
+
+Equivalent inputs: equal tokens at equal positions. Valid until the last table lets go. Scope: the
+choices of one request, and whom the prefix cache's salt joins. Order matters: a position is part of
+a key. A cancelled request gives up its references, after the step in flight.
 """
 
 from __future__ import annotations

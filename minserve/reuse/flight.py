@@ -3,6 +3,9 @@
 Made of callbacks, so it runs on any event loop and on the virtual clock. If the one who leads is
 cancelled, the next takes over. An error ends the flight for all who were waiting, and is forgotten:
 whoever asks next tries again.
+
+Equivalent inputs: one key in one partition. Valid until the answer is there. Scope: the partition.
+Order: the first leads. A cancelled follower changes nothing for the others.
 """
 
 from __future__ import annotations

@@ -7,6 +7,10 @@ NFKC, lower case or collapsed spaces: those merge different questions (x² and x
 Who asks enters as far as the class of the answer says: everybody (`PUBLIC`), one tenant's users of
 the same roles (`TENANT`), or one user (`SUBJECT`). The same rule names the partition, which is
 chosen before anything is looked up.
+
+`EvidenceKey` names what was looked up. Equivalent inputs: the same less model and decoding. Valid
+for a window of its own, less any event. Scope: the same. Order: the same. A cancelled answer leaves
+the evidence that was whole.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Before anything is looked up, the identity has chosen the partition and the policy of the class has
 said yes. What is found must still be fresh, of this very key, valid as output, and rest on sources
 that are as they were. Any doubt, and any failure of a check or of the store, is a miss.
+
+Equivalent inputs: requests of one canonical key. Valid for the class's window, less any event.
+Scope: the class's (subject, tenant with equal roles, everybody). Order: none beyond the chat so
+far, which is in the key. A cancelled answer is never stored.
 """
 
 from __future__ import annotations

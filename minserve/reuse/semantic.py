@@ -4,6 +4,10 @@ It finds keys, not answers. Identity has chosen the partition and the rest of th
 decoding, history, versions) the shelf before anything is compared; on that shelf the intent must be
 clear, the guards must see no difference, and then the exact cache serves the answer of the key that
 was found, with all of its own checks. Whatever fails, raises or is unsure is a miss.
+
+Equivalent inputs: all but the words of the last question, and those if every check agrees. Valid,
+and in scope, as the exact cache's answers. Order: the nearest is tried first. A cancelled answer is
+never stored.
 """
 
 from __future__ import annotations

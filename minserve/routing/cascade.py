@@ -3,6 +3,9 @@
 What decides is a check of the answer against its task and evidence. A model's own confidence is no
 evidence, and is not asked for. A cascade is worth what it does end to end, on every slice that
 matters: an average hides the slice where the small model is always wrong and always believed.
+
+Equivalent inputs: answers that pass the same check. Valid for one task. Scope: its asker. Order
+matters: cheapest first. Once cancelled, no further attempt begins.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Waiting until the 95th percentile before asking again adds at most about 5 % of load, and cuts the
 tail that one slow engine makes. It helps only where engines are slow by chance: under overload a
 second copy makes everything later, so then there is none.
+
+Equivalent inputs: two runs of one idempotent request. Valid until one has a token. Scope: its
+asker, whose identity and salt both copies carry. Order: the first wins. A cancelled request ends
+both.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Whatever a rule keeps apart runs in turns: the scheduler serves whoever has gone longest without a
 step, together with everybody compatible with it.
+
+Equivalent inputs: requests that one pass can compute, whatever their decoding, which goes row by
+row. Valid for one step. Scope: whom the rule lets. Order changes time and no token. A cancelled
+request's row of the step in flight is thrown away.
 """
 
 from __future__ import annotations

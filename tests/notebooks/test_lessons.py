@@ -137,3 +137,13 @@ def test_cells_have_the_parts_that_every_lesson_has(notebook):
         "Last reviewed: 20",
     ):
         assert piece in prose, piece
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_every_lesson_has_a_picture_to_play_with_and_says_what_may_be_reused(source):
+    text = source.read_text(encoding="utf-8")
+    assert re.search(r"^from minserve\.learn\.widgets[\w.]* import ", text, re.M)
+    if source.stem[:2] == "01":
+        return  # nothing is shared or reused yet
+    for question in ("equivalent are", "valid", "who shares", "order", "cancelled"):
+        assert re.search(rf"^\| {question} \| .+\|$", text, re.M), question
