@@ -60,7 +60,10 @@ def choose_dtype(
         return asked
     if torch.device(device).type == "cuda":
         return cuda.default_dtype(device)
-    if asked is None:
-        return "float32"
+    return "bfloat16" if asked and multiplies_bfloat16(has) else "float32"
+
+
+def multiplies_bfloat16(has: Mapping[str, bool | int | str] | None = None) -> bool:
+    """Whether the CPU multiplies bfloat16 in hardware; `has` as in `choose_dtype`."""
     has = torch.cpu.get_capabilities() if has is None else has
-    return "bfloat16" if any(has.get(flag) for flag in BFLOAT16_FLAGS) else "float32"
+    return any(has.get(flag) for flag in BFLOAT16_FLAGS)

@@ -25,7 +25,7 @@ from minserve.models.batch import TokenBatch
 from minserve.models.config import ModelConfig
 from minserve.models.decoder import Decoder
 from minserve.models.invariant import make_invariant
-from minserve.models.quantization import Int8Linear, quantise_weights
+from minserve.models.quantization import quantise_weights
 from minserve.models.registry import resolve
 from minserve.models.sampling import sample_rows
 from minserve.models.tokenizer import Tokenizer
@@ -157,8 +157,8 @@ class TorchExecutor:
         kept: list[torch.Tensor] = []
         for projection in (*decoder.projections(), decoder.vocabulary):
             kept.append(projection.weight)
-            if isinstance(projection.multiply, Int8Linear):
-                kept.append(projection.multiply.scales)
+            if (scales := getattr(projection.multiply, "scales", None)) is not None:
+                kept.append(scales)
         if not self.config.tie_word_embeddings:
             kept.append(decoder.embeddings)
         return sum(tensor.numel() * tensor.dtype.itemsize for tensor in kept)

@@ -1,4 +1,4 @@
-"""The fast way on a CPU: compiled attention and small operations, weights packed for oneDNN.
+"""The fast way on a CPU: compiled attention, products and small operations.
 
 `make_fast` does for speed what `minserve.models.invariant.make_invariant` does for bits: it
 exchanges parts of a decoder, and the plain ones stay the oracle.
@@ -6,15 +6,16 @@ exchanges parts of a decoder, and the plain ones stay the oracle.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from minserve.execution.precision import multiplies_bfloat16
 from minserve.models import jit
 from minserve.models.decoder import Decoder
-from minserve.models.quantization import Int8Linear
+from minserve.models.projection import Projection
 
 EXACT_ROWS, ROWS_STEP = 64, 32
 """oneDNN makes code for each number of rows it meets, a millisecond each: numbers above EXACT_ROWS
@@ -35,45 +36,52 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     The first time on a machine some seconds go into compiling; a line on standard error says so.
     """
     from minserve.models.attention.cpu import CpuPagedAttention
-    from minserve.models.cpu_int8 import CpuInt8Linear
     from minserve.models.cpu_ops import CpuOps
 
     c = decoder.config
     decoder.attention = CpuPagedAttention(c.num_attention_heads, c.num_kv_heads, c.head_dim, cached)
     decoder.use_ops(CpuOps(cached))
     for projection in (*decoder.projections(), decoder.vocabulary):
-        if isinstance(projection.multiply, Int8Linear):
-            projection.multiply = CpuInt8Linear(projection.multiply.scales)
-        elif packed := pack(projection.weight):
-            projection.weight, projection.multiply = packed
+        lay_out(projection)
     if decoder.vocabulary.weight is not decoder.embeddings:
         decoder.embeddings = halved(decoder.embeddings)
 
 
-def halved(table: Tensor) -> Tensor:
+def lay_out(projection: Projection) -> None:
+    """Keep its weight as it is fastest to multiply by."""
+    from minserve.models.cpu_linear import WIDENS_FLOAT16, PanelLinear, to_panels
+
+    weight, scales = projection.weight, getattr(projection.multiply, "scales", None)
+    is_in_hardware = weight.dtype == torch.bfloat16 and multiplies_bfloat16()
+    if is_in_hardware and (packed := pack(weight)) is not None:
+        projection.weight, projection.multiply = packed, packed_linear
+        return
+    if weight.dtype == torch.float32:
+        weight = halved(weight, (torch.float16, torch.bfloat16)[not WIDENS_FLOAT16 :])
+    projection.multiply = PanelLinear(len(weight), weight.dtype, scales)
+    projection.weight = to_panels(weight)
+
+
+def halved(weight: Tensor, into: Sequence[torch.dtype] = (torch.float16, torch.bfloat16)) -> Tensor:
     """The same values in 16 bits where these hold all of them, as most checkpoints' do."""
-    for dtype in (torch.float16, torch.bfloat16):
-        if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in table.split(4096)):
-            return table.to(dtype)
-    return table
+    for dtype in into:
+        if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in weight.split(4096)):
+            return weight.to(dtype)
+    return weight
 
 
-def pack(weight: Tensor) -> tuple[Tensor, Callable] | None:
-    """`weight`, `[out, in]`, in oneDNN's blocked layout, and what multiplies by it.
-
-    oneDNN uses the CPU's widest vectors whoever made it; MKL, which torch's own `linear` calls,
-    uses half of them on AMD's. None where this torch has no such thing.
-    """
+def pack(weight: Tensor) -> Tensor | None:
+    """A bfloat16 weight, `[out, in]`, in oneDNN's blocked layout; None where torch has no such."""
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         packed_linear(weight.new_zeros(1, weight.shape[1]), packed)
     except (AttributeError, RuntimeError):
         return None
-    return packed, packed_linear
+    return packed
 
 
 def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As torch's `linear`, for a weight in oneDNN's layout."""
+    """As torch's `linear`, for a weight that `pack` laid out."""
     num_rows = len(x)
     extra = -num_rows % ROWS_STEP if num_rows > EXACT_ROWS else 0
     if extra:

@@ -6,7 +6,7 @@ weight once and does little else, so fewer bytes are fewer microseconds; many to
 bound by arithmetic, which stays in floats here.
 
 Norms, biases and the embedding table keep their type. Here is the plain way to multiply, for any
-device; `minserve.models.cpu_int8` has the fast one.
+device; `minserve.models.cpu_linear` has the fast one.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def test_logits_are_those_of_every_place():
     assert (whole[:20] - logits(executor, text[:20])).abs().max() < 1e-3
 
 
-def test_float32_costs_nothing_and_int8_changes_few_words_for_a_quarter_of_the_bytes():
+def test_float32_costs_nothing_and_int8_changes_few_words_for_fewer_bytes():
     exact, *cheaper = compare("nano", num_texts=3, num_questions=12)
     assert exact.precision == str(EXACT) and len(cheaper) == len(CHEAPER)
     assert exact.max_error == 0 and exact.num_same == exact.num_questions == 12
@@ -32,6 +32,7 @@ def test_float32_costs_nothing_and_int8_changes_few_words_for_a_quarter_of_the_b
         assert min(cost.weight_bytes / exact.weight_bytes, cost.token_s) > 0
     by_name = {cost.precision: cost for cost in cheaper}
     weights, cache = by_name["float32, int8 weights"], by_name["float32, int8 KV"]
-    assert weights.weight_bytes * 4 < 1.04 * exact.weight_bytes
+    # A checkpoint of 16-bit values is kept in as many bits.
+    assert weights.weight_bytes * 2 < 1.04 * exact.weight_bytes
     assert cache.kv_bytes_per_token * 4 < 1.04 * exact.kv_bytes_per_token
     assert weights.num_same == cache.num_same == 12

@@ -7,10 +7,11 @@ import torch
 from tiny_llama import generate, row, write_checkpoint
 
 from minserve.execution.torch_executor import TorchExecutor
-from minserve.models import cpu
+from minserve.models import cpu, jit
 from minserve.models.batch import TokenBatch
 from minserve.models.decoder import Decoder
 from minserve.models.kv_cache import allocate
+from minserve.models.projection import Projection
 
 PROMPTS = ([(7 * i + 3) % 290 for i in range(90)], [(5 * i + 1) % 290 for i in range(21)])
 FAMILIES = {
@@ -23,16 +24,43 @@ FAMILIES = {
 
 @pytest.mark.parametrize("num_rows", [1, 2, 64, 65, 200])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_packed_weights_multiply_as_linear_does(num_rows, has_bias):
+def test_bfloat16_packed_for_onednn_multiplies_as_linear_does(num_rows, has_bias):
     random_ = torch.Generator().manual_seed(0)
-    weight, x = (torch.randn(n, 48, generator=random_) for n in (80, num_rows))
-    bias = torch.randn(80, generator=random_) if has_bias else None
+    weight, x, bias = (
+        torch.randn(*shape, generator=random_).bfloat16()
+        for shape in ((80, 48), (num_rows, 48), (80,))
+    )
+    bias = bias if has_bias else None
     packed = cpu.pack(weight)
     if packed is None:
         pytest.skip("this torch has no oneDNN")
     expected = torch.nn.functional.linear(x, weight, bias)
-    got = packed[1](x, packed[0], bias)
-    assert got.shape == expected.shape and (got - expected).abs().max() < 1e-4
+    got = cpu.packed_linear(x, packed, bias)
+    assert got.shape == expected.shape and (got - expected).abs().max() <= 0.15
+
+
+@pytest.mark.parametrize("in_hardware", [False, True])
+def test_bfloat16_goes_to_onednn_only_where_the_cpu_multiplies_it(monkeypatch, in_hardware):
+    if not jit.is_available():
+        pytest.skip("needs numba")
+    monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: in_hardware)
+    weight = torch.randn(80, 48, generator=torch.Generator().manual_seed(0)).bfloat16()
+    projection, x = Projection(weight), torch.ones(3, 48, dtype=torch.bfloat16)
+    expected = projection(x)
+    cpu.lay_out(projection)
+    assert (projection.multiply is cpu.packed_linear) == in_hardware
+    got = projection(x)
+    assert got.dtype == torch.bfloat16 and (got - expected).abs().max() <= 0.15
+
+
+def test_weights_are_kept_in_the_16_bits_that_hold_their_values():
+    if not jit.is_available():
+        pytest.skip("needs numba")
+    weight = torch.randn(80, 48, generator=torch.Generator().manual_seed(0)).half().float()
+    for kept, expected in ((weight, torch.float16), (weight / 3, torch.float32)):
+        projection = Projection(kept)
+        cpu.lay_out(projection)
+        assert projection.weight.dtype == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -8,11 +8,9 @@ from tiny_llama import generate, row, step
 
 from minserve.errors import ConfigError
 from minserve.execution.torch_executor import TorchExecutor
-from minserve.models import jit
-from minserve.models.quantization import Int8Linear, dequantise, quantise
+from minserve.models.quantization import dequantise, quantise
 
 PROMPT = [(7 * i + 3) % 290 for i in range(90)]
-needs_numba = pytest.mark.skipif(not jit.is_available(), reason="needs numba")
 
 
 def test_a_weight_comes_back_within_half_a_step_of_its_outputs_largest():
@@ -23,37 +21,6 @@ def test_a_weight_comes_back_within_half_a_step_of_its_outputs_largest():
     half_step = weight.abs().amax(1, keepdim=True) / 127 / 2
     back = dequantise(values, scales)
     assert ((back - weight).abs() <= half_step * 1.0001).all() and back[0].eq(0).all()
-
-
-@needs_numba
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("shape", [(80, 48), (33, 50), (1, 7)])
-def test_the_fast_product_is_the_plain_one(shape, has_bias, dtype):
-    from minserve.models.cpu_int8 import FEW_ROWS, CpuInt8Linear
-
-    random_ = torch.Generator().manual_seed(0)
-    values, scales = quantise(torch.randn(*shape, generator=random_))
-    bias = torch.randn(shape[0], generator=random_).to(dtype) if has_bias else None
-    fast, plain = CpuInt8Linear(scales), Int8Linear(scales)
-    for num_rows in (0, 1, 3, 4, 7, 8, 13, 21, FEW_ROWS, FEW_ROWS + 1, 200):
-        x = torch.randn(num_rows, shape[1], generator=random_).to(dtype)
-        got, expected = fast(x, values, bias), plain(x, values, bias)
-        assert got.shape == expected.shape and got.dtype == dtype
-        close = 1e-4 if dtype == torch.float32 else 0.15  # bfloat16's step at 16 to 32
-        assert ((got - expected).abs() <= close).all()
-
-
-@needs_numba
-def test_wide_weights_are_made_floats_a_tile_at_a_time(monkeypatch):
-    from minserve.models import cpu_int8
-
-    monkeypatch.setattr(cpu_int8, "FLOAT_TILE_VALUES", 3 * 48)
-    random_ = torch.Generator().manual_seed(0)
-    values, scales = quantise(torch.randn(80, 48, generator=random_))
-    x = torch.randn(70, 48, generator=random_)
-    got = cpu_int8.CpuInt8Linear(scales)(x, values)
-    assert (got - Int8Linear(scales)(x, values)).abs().max() < 1e-4
 
 
 @pytest.fixture(scope="module")
