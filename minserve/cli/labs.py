@@ -73,14 +73,20 @@ def check(
     checked = labs.check(found, path, limit_s)
     print(f"{found.title}\n{path}\n")
     for outcome in checked.outcomes:
-        print(f"{'holds' if outcome.holds else 'FAILS'}  {outcome.points:g} points: {outcome.rule}")
+        word = "to do" if outcome.is_to_do else "holds" if outcome.holds else "FAILS"
+        print(f"{word}  {outcome.points:g} points: {outcome.rule}")
         print(*(f"       {line}" for line in outcome.lines()), sep="\n")
         for line in outcome.printed.splitlines()[-3:]:
             print(f"       it printed: {line}")
     print(*checked.notes, sep="\n")
+    if checked.is_untouched:
+        print(
+            "You have not changed the lab's code yet. It runs as it should at the start, and "
+            "nothing is earned yet: find out why each test FAILS, and write what is to do."
+        )
     print(
         f"By the public tests: {checked.points}. A class is graded with other values and orders "
-        "of events, so this is not yet a score."
+        "of events, so this is not yet a score; points by hand are a person's, for your text."
     )
     if json:
         rows = [

@@ -167,13 +167,13 @@ def check(lab: LabCopy, notebook: Path, limit_s: float = CHECK_LIMIT_S) -> Check
         notes.append(f"a cell of your own {_end_of(told)}; checked without your own cells")
         told = _run(_cells(given, theirs, answers, with_own=False), limit_s)
     asked = {_grade_id(c): c for c in given if _marks(c).get("solution") and _code(c)}
-    as_given = {
-        name: cell
+    touched = {
+        name
         for name, cell in asked.items()
-        if _source(answers.get(name, cell)).split() == _source(cell).split()
+        if _source(answers.get(name, cell)).split() != _source(cell).split()
     }
     outcomes = [
-        _until_answered(_outcome(cell, told, list(asked)), asked, as_given)
+        _until_answered(_outcome(cell, told, list(asked)), list(asked), touched)
         for cell in given
         if _marks(cell).get("grade") and _code(cell)
     ]
@@ -182,7 +182,7 @@ def check(lab: LabCopy, notebook: Path, limit_s: float = CHECK_LIMIT_S) -> Check
         for cell in given
         if _marks(cell).get("grade") and not _code(cell)
     )
-    return Checked(tuple(outcomes), by_hand, tuple(notes), as_given == asked)
+    return Checked(tuple(outcomes), by_hand, tuple(notes), not touched)
 
 
 def _cells(
@@ -273,11 +273,11 @@ def _outcome(cell: Any, told: dict[str, Any], asked: list[str]) -> Outcome:
     return Outcome(name, points, rule, seen, _place(error, name), printed)
 
 
-def _until_answered(outcome: Outcome, asked: dict[str, Any], as_given: dict[str, Any]) -> Outcome:
+def _until_answered(outcome: Outcome, asked: list[str], touched: set[str]) -> Outcome:
     """The outcome; what holds by answers that the lab came with is still to do."""
     answer = outcome.grade_id.removesuffix("-check")
-    needed = [answer] if answer in asked else list(asked)
-    if not outcome.holds or not all(name in as_given for name in needed):
+    needed = [answer] if answer in asked else asked
+    if not outcome.holds or touched.intersection(needed):
         return outcome
     seen = "this is still as the lab came: it runs, and earns nothing yet"
     look = f"cell {needed[0]}, line 1"

@@ -8,7 +8,9 @@ def test_from_a_clean_copy_to_a_check(minserve, tmp_path):
     minserve("lab", "start", "lab3", "--to", str(target)).refused("exists already")
     (notebook,) = target.iterdir()
     done = minserve("check", "lab3", str(notebook), "--json")
-    assert done.code == 1 and done.json["points"] == "3 of 17 automatic, 3 by hand"
+    assert done.code == 1 and done.json["points"] == "0 of 17 automatic, 3 by hand"
+    assert "to do  3 points: the test passes on a correct engine" in done.out
+    assert "nothing is earned yet: find out why each test FAILS" in done.out
     assert "FAILS  4 points: a cancelled request gives its blocks back at once" in done.out
     assert "Seen: cancelled while its prompt was being read: its blocks are stranded." in done.out
 

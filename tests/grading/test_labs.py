@@ -146,6 +146,15 @@ def test_public_tests_pass_on_the_solution(lab, tmp_path):
     assert told.points.endswith(f"{sum(lab.manual.values()):g} by hand")
 
 
+@each_lab
+def test_public_tests_give_the_untouched_lab_nothing(lab):
+    found = at_home.find(lab.name)
+    told = at_home.check(found, found.path)
+    assert told.is_untouched and told.points.startswith(f"0 of {lab.auto_points:g} automatic, ")
+    assert [o.grade_id for o in told.outcomes if o.holds] == []
+    assert [o.grade_id.endswith("-regression-check") for o in told.outcomes if o.is_to_do] == [True]
+
+
 @each_variant
 def test_public_tests_fail_on_every_variant_and_teach(lab, variant, tmp_path):
     failed = [outcome for outcome in checked(lab, variant, tmp_path).outcomes if not outcome.holds]

@@ -89,6 +89,27 @@ def test_the_untouched_lab_fails_in_words_that_teach(lab):
     ]
 
 
+def test_what_the_lab_came_with_earns_nothing_although_it_runs(lab, tmp_path):
+    own = cell("def test_double(double):\n    pass", "own", solution=True, grade=False)
+    check = cell("# 3 (2 points): a test of your own\ntest_double(double)", "own-check", grade=True)
+    check["metadata"]["nbgrader"]["points"] = 2
+    write(lab.path, TITLE, SETUP, GIVEN, own, FIRST, SECOND, check)
+    told = checked(lab, tmp_path, GIVEN, own)
+    assert told.is_untouched and told.points == "0 of 8.5 automatic"
+    assert [outcome.is_to_do for outcome in told.outcomes] == [False, False, True]
+    assert told.outcomes[2].lines() == [
+        "Seen: this is still as the lab came: it runs, and earns nothing yet.",
+        "Rule: a test of your own.",
+        "Look at: cell own, line 1.",
+    ]
+    told = checked(lab, tmp_path, answer("def double(x):\n    return 2 * x"), own)
+    assert not told.is_untouched and told.points == "6.5 of 8.5 automatic"
+    assert not told.holds, "the test is still to be written"
+    own = own | {"source": "def test_double(double):\n    assert double(3) == 6"}
+    assert checked(lab, tmp_path, GIVEN, own).outcomes[2].seen == "a public test fails"
+    assert checked(lab, tmp_path, answer("def double(x):\n    return 2 * x"), own).holds
+
+
 def test_a_right_answer_holds_beside_cells_of_ones_own(lab, tmp_path):
     helper = cell("%matplotlib inline\nfactor = 2\nprint('hello')")
     right = answer("def double(x):\n    return factor * x")
