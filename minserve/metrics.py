@@ -9,6 +9,8 @@ Definitions. t0 is the intended send time, so that a late client counts against 
     TPOT             (last token - first token) / (N - 1) of one request; none for N < 2
     e2e              last token - t0
     attainment       met their deadline / (ok + errors + rejected + unfinished) that have one
+    cancel delay     cancelled until the step in flight ended, which gives the blocks back
+    per hour         of one machine that runs for as long as the run took
 
 Latencies and tokens per second count only requests that finished well; errors, rejections and
 cancellations are counted apart and never speed up a figure. Percentiles come from raw samples;
@@ -21,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from minserve.energy import UNKNOWN, Energy
 from minserve.errors import ConfigError
 from minserve.events import (
     Admitted,
@@ -34,8 +37,6 @@ from minserve.events import (
     TokensProduced,
 )
 from minserve.request import FinishReason, Request
-
-NOT_MEASURED = "not measured"
 
 
 @dataclass(slots=True)
@@ -56,6 +57,8 @@ class Outcome:
     num_asked_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_recomputed_tokens: int = 0
+    """Tokens that had to be computed again after a preemption."""
 
     @property
     def is_ok(self) -> bool:
@@ -134,18 +137,28 @@ class Summary:
     tpot_p95_s: float | None
     e2e_p50_s: float | None
     e2e_p95_s: float | None
+    cancel_delay_p95_s: float | None
+    num_deadline_misses: int
     deadline_attainment: float | None
     prefix_tokens_reused: int
     prefix_hit_rate: float
+    evicted_blocks: int | None
     kv_blocks_peak: int
+    kv_tokens_peak_by_class: dict[str, int]
+    """Tokens in context of those in one step, at most, by workload class."""
     num_steps: int
     mean_rows_per_step: float | None
     step_p95_s: float | None
     preemptions: int
+    recomputed_tokens: int
+    requests_per_hour: float | None
+    qualified_per_hour: float | None
     num_qualified: int | None
     price_per_hour: float
     cost_per_qualified_task: float | None
-    energy: str = NOT_MEASURED
+    energy_source: str
+    energy_j: float | None
+    energy_per_qualified_task_j: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -203,7 +216,10 @@ def note(outcome: Outcome, event: Event) -> None:
         case Admitted():
             if outcome.admitted_s is None:
                 outcome.admitted_s = event.time_s
-            outcome.num_asked_tokens += outcome.num_prompt_tokens + outcome.num_output_tokens
+            held = outcome.num_prompt_tokens + outcome.num_output_tokens
+            outcome.num_asked_tokens += held
+            if outcome.num_preemptions:
+                outcome.num_recomputed_tokens += max(0, held - event.num_cached_tokens)
             outcome.num_cached_tokens += event.num_cached_tokens
         case TokensProduced():
             outcome.chunks.append((event.time_s, len(event.token_ids)))
@@ -222,6 +238,8 @@ def summarise(
     *,
     qualified: Collection[str] | None = None,
     price_per_hour: float = 0.0,
+    energy: Energy = UNKNOWN,
+    evicted_blocks: int | None = None,
 ) -> Summary:
     """The figures of one run, or of several together if their clocks do not matter.
 
@@ -231,6 +249,8 @@ def summarise(
         qualified: Ids of the requests whose answers were checked and found right; None if nobody
             checked. One that did not finish well is never qualified.
         price_per_hour: Stated price of the machine; a cost is this times the run's duration.
+        energy: What the machine took for the run, and how that is known.
+        evicted_blocks: Of the prefix cache, in the run; None if there is none, or nobody looked.
     """
     everyone = outcomes(requests, events)
     good = [outcome for outcome in everyone if outcome.is_ok]
@@ -248,12 +268,16 @@ def summarise(
     num_asked = sum(o.num_asked_tokens for o in everyone)
     num_reused = sum(o.num_cached_tokens for o in everyone)
     num_qualified = None if qualified is None else sum(o.request_id in qualified for o in good)
+    num_met = sum(o.met_deadline for o in due)
 
     def count(reason: str) -> int:
         return sum(o.reason == reason for o in everyone)
 
     def at(share: float, figure: Callable[[Outcome], float | None]) -> float | None:
         return percentile((x for o in good if (x := figure(o)) is not None), share)
+
+    def per_hour(count: int | None) -> float | None:
+        return 3600 * count / duration_s if duration_s and count is not None else None
 
     gaps = [gap for o in good for gap in o.itl_s]
     return Summary(
@@ -279,9 +303,15 @@ def summarise(
         tpot_p95_s=at(0.95, lambda o: o.tpot_s),
         e2e_p50_s=at(0.5, lambda o: o.e2e_s),
         e2e_p95_s=at(0.95, lambda o: o.e2e_s),
-        deadline_attainment=sum(o.met_deadline for o in due) / len(due) if due else None,
+        cancel_delay_p95_s=percentile(
+            cancel_delays_s(events, {o.request_id for o in everyone}), 0.95
+        ),
+        num_deadline_misses=len(due) - num_met,
+        deadline_attainment=num_met / len(due) if due else None,
         prefix_tokens_reused=num_reused,
         prefix_hit_rate=num_reused / num_asked if num_asked else 0.0,
+        evicted_blocks=evicted_blocks,
+        kv_tokens_peak_by_class=_kv_tokens_by_class(requests, starts.values()),
         kv_blocks_peak=max((e.blocks_used for e in starts.values()), default=0),
         num_steps=len(starts),
         mean_rows_per_step=(
@@ -289,9 +319,52 @@ def summarise(
         ),
         step_p95_s=percentile(steps_s, 0.95),
         preemptions=sum(o.num_preemptions for o in everyone),
+        recomputed_tokens=sum(o.num_recomputed_tokens for o in everyone),
+        requests_per_hour=per_hour(len(good)),
+        qualified_per_hour=per_hour(num_qualified),
         num_qualified=num_qualified,
         price_per_hour=price_per_hour,
         cost_per_qualified_task=(
             price_per_hour * duration_s / 3600 / num_qualified if num_qualified else None
         ),
+        energy_source=energy.source,
+        energy_j=energy.joules,
+        energy_per_qualified_task_j=energy.per(num_qualified),
     )
+
+
+def cancel_delays_s(events: Iterable[Event], request_ids: Collection[str]) -> list[float]:
+    """Seconds from each cancellation among `request_ids` until nothing computes for it any more:
+    0, or the rest of the step in flight.
+    """
+    delays: list[float] = []
+    waiting: list[float] = []
+    is_in_flight = False
+    for event in events:
+        match event:
+            case StepStarted():
+                is_in_flight = True
+            case StepEnded():
+                delays += [event.time_s - at_s for at_s in waiting]
+                waiting, is_in_flight = [], False
+            case Finished(reason=FinishReason.CANCELLED.value, request_id=id) if id in request_ids:
+                if is_in_flight:
+                    waiting.append(event.time_s)
+                else:
+                    delays.append(0.0)
+    return delays
+
+
+def _kv_tokens_by_class(
+    requests: Iterable[Request], steps: Iterable[StepStarted]
+) -> dict[str, int]:
+    kinds = {request.id: request.workload_class.value for request in requests}
+    most: dict[str, int] = {}
+    for step in steps:
+        held: dict[str, int] = {}
+        for request_id, _, num_context in step.rows:
+            if kind := kinds.get(request_id.partition("#")[0]):
+                held[kind] = held.get(kind, 0) + num_context
+        for kind, tokens in held.items():
+            most[kind] = max(most.get(kind, 0), tokens)
+    return most

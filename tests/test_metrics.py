@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from minserve.energy import Energy
 from minserve.errors import ConfigError
 from minserve.events import (
     Admitted,
@@ -14,8 +15,8 @@ from minserve.events import (
     Submitted,
     TokensProduced,
 )
-from minserve.metrics import outcomes, percentile, summarise
-from minserve.request import Request, SamplingParams
+from minserve.metrics import cancel_delays_s, outcomes, percentile, summarise
+from minserve.request import Request, SamplingParams, WorkloadClass
 
 
 def request(name, arrival_s=0.0, deadline_s=None, num_prompt=4):
@@ -185,7 +186,7 @@ def test_cost_is_price_times_duration_per_qualified_answer():
     summary = summarise(requests, events, qualified={"a", "b"}, price_per_hour=1.0)
     assert summary.num_qualified == 2
     assert summary.cost_per_qualified_task == pytest.approx(0.005)
-    assert summary.energy == "not measured"
+    assert summary.energy_source == "not measured"
     nobody = summarise(requests, events, qualified=set(), price_per_hour=1.0)
     assert (nobody.num_qualified, nobody.cost_per_qualified_task) == (0, None)
     assert summarise(requests, events, price_per_hour=1.0).num_qualified is None
@@ -201,3 +202,57 @@ def test_nothing_at_all_gives_no_figures_and_no_crash():
     assert summary.num_requests == 0
     assert summary.tokens_per_s is None
     assert summary.as_dict()["ttft_p95_s"] is None
+
+
+def test_cancel_delay_is_the_rest_of_the_step_in_flight():
+    events = [
+        *(Submitted(0, name, 4, "standard") for name in "abc"),
+        Finished(0.5, "a", "cancelled", 0),
+        StepStarted(1, 1, (("b", 4, 4), ("c", 4, 4)), 0, 5, 2, 1),
+        Finished(1.2, "b", "cancelled", 0),
+        StepEnded(1.5, 1),
+        Finished(2, "c", "stop", 0),
+    ]
+    assert cancel_delays_s(events, set("abc")) == pytest.approx([0.0, 0.3])
+    summary = summarise([request("b"), request("c")], events)
+    assert summary.cancel_delay_p95_s == pytest.approx(0.3)
+
+
+def test_recomputed_tokens_are_what_a_preempted_request_has_to_compute_again():
+    events = [
+        Submitted(0, "a", 64, "standard"),
+        Admitted(0, "a", 32),
+        TokensProduced(1, "a", (7, 7)),
+        Preempted(2, "a"),
+        Admitted(3, "a", 16),
+        Finished(4, "a", "stop", 2),
+    ]
+    asked = request("a", num_prompt=64)
+    assert summarise([asked], events).recomputed_tokens == 64 + 2 - 16
+    assert summarise([asked], events[:3]).recomputed_tokens == 0
+
+
+def test_rates_per_hour_and_energy_count_only_what_is_right():
+    events = [*life("a", 0, 0, [(1, 1)]), *life("b", 0, 0, [(36, 1)])]
+    asked = [request("a"), request("b")]
+    summary = summarise(asked, events, qualified={"a"}, energy=Energy(72.0, "RAPL"))
+    assert (summary.requests_per_hour, summary.qualified_per_hour) == (200.0, 100.0)
+    assert (summary.energy_j, summary.energy_source) == (72.0, "RAPL")
+    assert summary.energy_per_qualified_task_j == 72.0
+    unknown = summarise(asked, events)
+    assert unknown.qualified_per_hour is unknown.energy_per_qualified_task_j is None
+    assert unknown.energy_source == "not measured"
+
+
+def test_context_held_in_a_step_is_told_by_class_and_choices_belong_to_their_request():
+    asked = [request("a"), request("b")]
+    asked[1].workload_class = WorkloadClass.BATCH
+    rows = (("a", 1, 10), ("a#1", 1, 12), ("b", 4, 4), ("stranger", 1, 99))
+    events = [StepStarted(0, 1, rows, 0, 5, 2, 1), StepStarted(1, 2, rows[:1], 0, 5, 2, 1)]
+    assert summarise(asked, events).kv_tokens_peak_by_class == {"standard": 22, "batch": 4}
+
+
+def test_deadline_misses_are_those_who_did_not_meet_theirs():
+    events = [*life("a", 0, 0, [(1, 1)]), *life("b", 0, 0, [(3, 1)])]
+    summary = summarise([request("a", deadline_s=2), request("b", deadline_s=2)], events)
+    assert (summary.num_deadline_misses, summary.deadline_attainment) == (1, 0.5)

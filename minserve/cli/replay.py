@@ -228,7 +228,7 @@ class _Run:
                 "timing_requests": 0 if which == "quality" else num_timing,
                 "quality_requests": 0 if which == "timing" else num_quality,
                 "price_usd_per_hour": self.price,
-                "energy": "not measured",
+                "energy": rows[-1].timing.energy_source,
                 "other_cpu_share": max(self.others) if self.others else None,
             },
             "static_batch_sizes_tried": search,
@@ -430,7 +430,7 @@ def _print(report: dict[str, Any], rows: Sequence) -> None:
         )
     else:
         say("Quality was not checked: add --set both.")
-    say("Energy: not measured.")
+    say(f"{replay_rows.say_efficiency(rows[-1])}.")
     if tried := report["static_batch_sizes_tried"]:
         sizes = ", ".join(f"{t['batch_size']}: {t['tokens_per_s']:,.0f}" for t in tried)
         say(f"Static batch sizes tried, and their tokens/s: {sizes}.")

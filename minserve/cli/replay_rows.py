@@ -8,7 +8,8 @@ from typing import Any
 
 from minserve.cli.choices import ORDERINGS
 from minserve.client import EngineClient, LocalClient
-from minserve.clock import Clock, EventLoop
+from minserve.clock import Clock, EventLoop, WallClock
+from minserve.energy import EnergyMeter
 from minserve.engine import Engine
 from minserve.execution.executor import Executor
 from minserve.metrics import Summary, seconds
@@ -68,7 +69,12 @@ def serve(
     client = LocalClient(engine, EventLoop(clock))
     replay = Replay.of(arrivals)
     engine.log.listen(replay.note_step)
+    meter = EnergyMeter()
     replay.run(wrap(client), client.run, on_finished)
+    if isinstance(clock, WallClock):  # imagined computing takes no energy worth a figure
+        replay.energy = meter.read()
+    if engine.prefix_cache:
+        replay.evicted_blocks = engine.prefix_cache.num_evicted_blocks
     engine.check_integrity()
     return replay
 
@@ -118,6 +124,23 @@ def table(rows: Sequence[Row], title: str):
             "-" if cost is None else f"{1000 * cost:.4f}",
         )
     return made
+
+
+def say_efficiency(row: Row) -> str:
+    """What one machine does in an hour, and the energy of a right answer, in one line."""
+    judged = row.quality or row.timing
+
+    def each(value: float | None, what: str) -> str:
+        return f"{value:,.0f} {what}" if value is not None else f"{what} not checked"
+
+    done = each(judged.requests_per_hour, "requests")
+    right = each(judged.qualified_per_hour, "qualified tasks")
+    known, joules = judged.energy_source, judged.energy_per_qualified_task_j
+    spent = f"{joules:.3g} J a qualified task ({known})" if joules is not None else known
+    return (
+        f"{row.name}, prefix reuse {'on' if row.prefix else 'off'}: {done} and {right} per "
+        f"machine-hour. Energy: {spent}"
+    )
 
 
 def troubles(rows: Sequence[Row]) -> str:

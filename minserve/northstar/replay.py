@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from minserve.client import EngineClient
+from minserve.energy import UNKNOWN, Energy
 from minserve.events import Event, Finished, RequestEvent
 from minserve.metrics import Outcome, Summary, outcomes, summarise
 from minserve.northstar.questions import is_qualified
@@ -25,6 +26,8 @@ class Replay:
     requests: list[Request]
     events: list[Event] = field(default_factory=list)
     num_finished: int = 0
+    energy: Energy = UNKNOWN
+    evicted_blocks: int | None = None
 
     @classmethod
     def of(cls, arrivals: Sequence[Arrival]) -> Replay:
@@ -81,7 +84,12 @@ class Replay:
     def summarise(self, price_per_hour: float = 0.0, qualified: set[str] | None = None) -> Summary:
         """Every figure; see `minserve.metrics`."""
         return summarise(
-            self.requests, self.events, qualified=qualified, price_per_hour=price_per_hour
+            self.requests,
+            self.events,
+            qualified=qualified,
+            price_per_hour=price_per_hour,
+            energy=self.energy,
+            evicted_blocks=self.evicted_blocks,
         )
 
     def summarise_by_kind(self) -> dict[str, Summary]:

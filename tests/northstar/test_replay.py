@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minserve.cli import choices, replay_rows
 from minserve.clock import VirtualClock
 from minserve.events import Finished
 from minserve.execution.simulated import SimulatedExecutor
+from minserve.metrics import summarise
 from minserve.northstar.replay import Replay
 from minserve.northstar.traffic import at_rate, make_traffic
 
@@ -148,3 +151,16 @@ def test_progress_is_told_for_every_request(timing):
         on_finished=told.append,
     )
     assert told == list(range(1, len(timing) + 1))
+
+
+def test_efficiency_is_told_per_machine_hour_with_how_energy_is_known():
+    def row(**figures):
+        return replay_rows.Row("continuous", None, True, replace(summarise([], []), **figures))
+
+    say_efficiency = replay_rows.say_efficiency
+
+    told = say_efficiency(row(requests_per_hour=1200.0, qualified_per_hour=900.0))
+    assert "1,200 requests and 900 qualified tasks per machine-hour. Energy: not meas" in told
+    counted = row(energy_j=50.0, energy_source="RAPL", energy_per_qualified_task_j=2.5)
+    assert "2.5 J a qualified task (RAPL)" in say_efficiency(counted)
+    assert "qualified tasks not checked" in say_efficiency(row())
