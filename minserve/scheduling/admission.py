@@ -24,7 +24,7 @@ from minserve.scheduling.overload import (
     is_low_priority,
     output_limit,
 )
-from minserve.scheduling.quota import NO_QUOTA, Quota, TokenBucket
+from minserve.scheduling.quota import NO_QUOTA, Account, Accounts, Quota, TokenBucket
 from minserve.scheduling.rates import DecayingRatio, Rates
 from minserve.scheduling.reservation import OFFLINE, is_offline
 
@@ -34,8 +34,6 @@ LOOK_EVERY_S = 0.05
 MAX_PROMISE_S = 60.0
 """The longest that others' return can put off one's own: a flood is not to close the service."""
 ONLINE = frozenset(WorkloadClass) - OFFLINE
-FORGET_FROM = 1_000
-"""So many accounts are kept before those are looked for that can be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,19 +217,11 @@ _DEFERRABLE = frozenset({"too_many_requests", "queue_full", "kv_pressure", "rate
 
 
 @dataclass(slots=True)
-class _Account:
-    """What one account holds and has left."""
-
-    num_unfinished: int = 0
-    bucket: TokenBucket | None = None
-
-
-@dataclass(slots=True)
 class _Entry:
     """One admitted request, until its end."""
 
     request: Request
-    account: _Account
+    account: Account
     num_tokens: int
     num_open: int
     """Its choices that have not ended."""
@@ -261,7 +251,6 @@ class Admission:
         self.policy = policy or AdmissionPolicy()
         self.ladder = ladder or Ladder()
         self.rates = rates or Rates()
-        self.burst_s = burst_s
         self.on_decision: Callable[[Request, Decision, float], None] = lambda *told: None
         self.ladder_state = LadderState()
         self.signals = Signals()
@@ -271,8 +260,7 @@ class Admission:
         self._num_unfinished = dict.fromkeys(WorkloadClass, 0)
         self._promised = dict.fromkeys(WorkloadClass, 0.0)
         self._promised_s = 0.0
-        self._accounts: dict[str, _Account] = {}
-        self._forget_at = FORGET_FROM
+        self._accounts = Accounts(burst_s)
         self._output_share = DecayingRatio(1.0)
         self._kv_pressure = 0.0
         self._looked_s = -INF
@@ -293,7 +281,7 @@ class Admission:
         """
         with self._lock:
             name = request.identity.tenant if account is None else account
-            held = self._account(name, quota, now_s)
+            held = self._accounts.get(name, quota, now_s)
             self._climb(now_s)
             load = self._load(now_s, quota, held)
             decision = self.policy.decide(request, load)
@@ -329,7 +317,7 @@ class Admission:
 
     # -- from here on the lock is held
 
-    def _load(self, now_s: float, quota: Quota = NO_QUOTA, account: _Account | None = None) -> Load:
+    def _load(self, now_s: float, quota: Quota = NO_QUOTA, account: Account | None = None) -> Load:
         self._let_promises_drain(now_s)
         return Load(
             now_s,
@@ -352,41 +340,12 @@ class Admission:
         for kind, tokens in self._promised.items():
             self._promised[kind] = min(max(0.0, tokens - rate * past_s), rate * MAX_PROMISE_S)
 
-    def _account(self, name: str, quota: Quota, now_s: float) -> _Account:
-        if len(self._accounts) >= self._forget_at:
-            self._forget(now_s)
-        account, rate = self._accounts.setdefault(name, _Account()), quota.tokens_per_s
-        if not rate:
-            account.bucket = None
-        elif account.bucket is None:
-            account.bucket = TokenBucket(rate, rate * self.burst_s, rate * self.burst_s, now_s)
-        else:
-            account.bucket.refill(now_s)
-            # The records may have changed since.
-            account.bucket.tokens_per_s, account.bucket.burst_tokens = rate, rate * self.burst_s
-        return account
-
-    def _forget(self, now_s: float) -> None:
-        """Drop the accounts that are as a new one would be: nothing under way, nothing spent."""
-        for account in self._accounts.values():
-            if account.bucket:
-                account.bucket.refill(now_s)
-        self._accounts = {
-            name: account
-            for name, account in self._accounts.items()
-            if account.num_unfinished
-            or (account.bucket and account.bucket.level < account.bucket.burst_tokens)
-        }
-        self._forget_at = max(FORGET_FROM, 2 * len(self._accounts))
-
-    def _enter(self, request: Request, account: _Account, num_tokens: int) -> None:
+    def _enter(self, request: Request, account: Account, num_tokens: int) -> None:
         entry = _Entry(request, account, num_tokens, request.sampling.n)
         self._entries.update(dict.fromkeys(request.choice_ids, entry))
         self._set_queued(entry, True)
         self._num_unfinished[request.workload_class] += 1
-        account.num_unfinished += 1
-        if account.bucket:
-            account.bucket.level -= num_tokens
+        account.enter(num_tokens)
 
     def _note(self, entry: _Entry, event: Event) -> None:
         match event:
@@ -418,15 +377,13 @@ class Admission:
         self._queued_tokens[entry.request.workload_class] += sign * entry.num_tokens
 
     def _leave(self, entry: _Entry) -> None:
-        request, account = entry.request, entry.account
+        request = entry.request
         for choice_id in request.choice_ids:
             del self._entries[choice_id]
         self._set_queued(entry, False)
         self._num_unfinished[request.workload_class] -= 1
-        account.num_unfinished -= 1
-        if account.bucket:  # it was charged what was expected, and pays for what it used
-            used = request.num_prompt_tokens + entry.num_output_tokens if entry.has_run else 0
-            account.bucket.level += entry.num_tokens - used
+        used = request.num_prompt_tokens + entry.num_output_tokens if entry.has_run else 0
+        entry.account.leave(entry.num_tokens, used)
 
     def _climb(self, now_s: float) -> None:
         if now_s - self._looked_s < LOOK_EVERY_S:

@@ -200,7 +200,7 @@ def books(admission):
     return (
         admission._queued_tokens,
         admission._num_unfinished,
-        {name: account.num_unfinished for name, account in admission._accounts.items()},
+        {name: account.num_unfinished for name, account in admission._accounts.named.items()},
         admission._entries,
         admission._queue,
     )
@@ -274,7 +274,7 @@ def test_an_account_pays_for_what_it_used_and_nothing_for_what_never_ran():
         engine.submit(request, 0.0)
     engine.cancel("b", 0.0)
     drain(engine)
-    bucket = admission._accounts["default"].bucket
+    bucket = admission._accounts.named["default"].bucket
     assert bucket.level == 200 - used.num_prompt_tokens - used.num_output_tokens
 
 
@@ -297,10 +297,10 @@ def test_accounts_that_are_as_new_are_forgotten_and_no_other():
         assert isinstance(admission.ask(request, now_s, quota), Admit)
         admission.leave(request.id)
         if n % 9 == 0:  # owes something, for ten seconds from now
-            admission._accounts[f"t{n}"].bucket.level -= 999.0
-    assert len(admission._accounts) <= 2_000
-    assert admission._accounts["open"].num_unfinished == 1
-    debtor = admission._accounts["t19998"]
+            admission._accounts.named[f"t{n}"].bucket.level -= 999.0
+    assert len(admission._accounts.named) <= 2_000
+    assert admission._accounts.named["open"].num_unfinished == 1
+    debtor = admission._accounts.named["t19998"]
     assert debtor.bucket.level < 1_000.0
 
 
