@@ -8,16 +8,24 @@ tenant, key or request is ever one. `docs/overload.md` lists every name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from minserve.cached_service import CachedService
+from minserve.energy import EnergyMeter
 from minserve.engine import Engine
-from minserve.events import Admitted, Event, Preempted, StepEnded, StepStarted, TokensProduced
-from minserve.request import Request, WorkloadClass
+from minserve.events import (
+    Admitted,
+    Event,
+    Finished,
+    Preempted,
+    StepEnded,
+    StepStarted,
+    TokensProduced,
+)
+from minserve.request import FinishReason, Request, WorkloadClass
 from minserve.scheduling.admission import Admission, Admit, Decision, Defer, Refuse
 from minserve.service import Attempt
 from minserve.serving.trace import Trace, Traces
@@ -27,7 +35,6 @@ SECONDS = (
     *(1.0, 1.5, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0),
 )
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-RAPL = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
 
 
 def band(num_tokens: int) -> str:
@@ -65,6 +72,7 @@ class Metrics:
         self._traces = traces
         self._model = model_name
         self._step: StepStarted | None = None
+        self._cancelled_s: list[float] = []
         self._make_requests()
         self._make_steps()
         self._make_doors()
@@ -149,6 +157,10 @@ class Metrics:
         )
         self._step_rows = histogram("minserve_step_rows", "Rows in a step.", buckets=COUNTS)
         self._step_s = histogram("minserve_step_seconds", "Duration of a step.")
+        self._cancel_s = histogram(
+            "minserve_cancel_seconds",
+            "A cancel, until no step computes for it and blocks are back.",
+        )
 
     def _make_doors(self) -> None:
         histogram, counter = self._histogram, self._counter
@@ -181,6 +193,14 @@ class Metrics:
                 self._step = event
             case StepEnded() if self._step is not None:
                 self._note_step(self._step, event.time_s - self._step.time_s)
+                for at_s in self._cancelled_s:
+                    self._cancel_s.observe(event.time_s - at_s)
+                self._step, self._cancelled_s = None, []
+            case Finished(reason=FinishReason.CANCELLED.value):
+                if self._step is None:
+                    self._cancel_s.observe(0.0)
+                else:  # the step in flight has its blocks
+                    self._cancelled_s.append(event.time_s)
             case TokensProduced():
                 self._note_tokens(event)
             case Preempted():
@@ -310,6 +330,7 @@ class _Now(Collector):
         self._cached = cached
         self._admission = admission
         self._model = model_name
+        self._energy = EnergyMeter()
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Read by whoever scrapes, while the engine runs: each figure true, together nearly so."""
@@ -323,8 +344,14 @@ class _Now(Collector):
         yield from self._prefix_cache()
         yield from self._admissions()
         yield from self._reuse()
-        if RAPL.exists() and (joules := _joules()) is not None:
-            yield self._count("minserve_energy_joules", "Energy of the CPU package (RAPL).", joules)
+        if joules := self._energy.joules():
+            text = "Energy since the start: of CPU packages (RAPL), of GPUs (NVML)."
+            energy = CounterMetricFamily(
+                "minserve_energy_joules", text, labels=["model_name", "source"]
+            )
+            for source, value in joules.items():
+                energy.add_metric([self._model, source], value)
+            yield energy
 
     def _blocks(self, running: tuple[Request, ...]) -> Iterable[GaugeMetricFamily]:
         pool, used = self._engine.pool, dict.fromkeys(WorkloadClass, 0)
@@ -416,10 +443,3 @@ class _Now(Collector):
         for key, value in values.items():
             family.add_metric([self._model, str(key)], value)
         return family
-
-
-def _joules() -> float | None:
-    try:
-        return int(RAPL.read_text()) / 1e6
-    except (OSError, ValueError):
-        return None

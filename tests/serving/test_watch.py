@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import ask, content_engine, drain
 
 from minserve.cached_service import CachedService
+from minserve.energy import EnergyMeter
 from minserve.northstar.caching import policy_table
 from minserve.request import WorkloadClass
 from minserve.reuse.key import ModelTuple
@@ -182,6 +183,29 @@ def test_a_missed_deadline_and_a_bad_end_are_counted_and_speed_nothing_up():
     who = {**kind, "priority": "normal"}
     assert value("vllm:request_success_total", finished_reason="cancelled", **who) == 1
     assert value("vllm:e2e_request_latency_seconds_count", output_band="<=64", **who) == 1
+
+
+def test_a_cancel_takes_until_the_step_in_flight_has_ended():
+    engine, _, value = engine_with_metrics()
+    for name in ("waits", "runs"):
+        engine.submit(ask(name, 4, 30), 0.0)
+    engine.cancel("waits", 0.5)
+    assert value("minserve_cancel_seconds_count") == 1
+    assert value("minserve_cancel_seconds_sum") == 0
+    engine.begin_step(1.0)
+    engine.cancel("runs", 1.25)
+    assert value("minserve_cancel_seconds_count") == 1
+    engine.finish_step(1.5)
+    assert value("minserve_cancel_seconds_count") == 2
+    assert value("minserve_cancel_seconds_sum") == 0.25
+
+
+def test_energy_is_told_by_its_source_and_only_where_it_is_counted(monkeypatch):
+    engine, _, value = engine_with_metrics()
+    assert value("minserve_energy_joules_total", source="RAPL") == 0
+    monkeypatch.setattr(EnergyMeter, "joules", lambda self: {"RAPL": 3.5, "NVML": 40.0})
+    assert value("minserve_energy_joules_total", source="RAPL") == 3.5
+    assert value("minserve_energy_joules_total", source="NVML") == 40.0
 
 
 @pytest.mark.parametrize(("length", "label"), [(1, "<=64"), (64, "<=64"), (65, "<=256")])
