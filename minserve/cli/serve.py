@@ -95,6 +95,9 @@ def serve(
     embedding_model: Annotated[
         str | None, typer.Option(help="Serve /v1/embeddings with this encoder: minilm, a folder.")
     ] = None,
+    region: Annotated[
+        str, typer.Option(help="Where this server stands, told in GET /admin/usage alone.")
+    ] = "",
     log_format: opt.LogFormat = "text",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -156,6 +159,7 @@ def serve(
     scope = Scope.TENANT if prefix_scope == "off" else Scope(prefix_scope)
     salts = mine.salts(scope) if mine else Salts(scope)
     server = make_server(engine, ring, salts, limits, mine)
+    server.region = region
     if embedding_model:
         server.embeddings = embeddings_of(embedding_model)
     load_s = time.perf_counter() - began_s

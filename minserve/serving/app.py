@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 import minserve
-from minserve.serving import cache_admin, embeddings, watch
+from minserve.serving import admin, cache_admin, embeddings, watch
 from minserve.serving.calls import Caller
 from minserve.serving.errors import ApiError
 from minserve.serving.gate import Gate
@@ -71,6 +71,7 @@ def create_app(server: Server, jobs: JobStore | None = None) -> FastAPI:
     if server.embeddings:
         embeddings.add_routes(app, server, server.embeddings)
     cache_admin.add_routes(app, server)
+    admin.add_routes(app, server)
     if jobs is not None:
         from minserve.serving.jobs import router
 

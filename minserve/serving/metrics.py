@@ -78,8 +78,6 @@ class Metrics:
         self._make_doors()
         self.model_load_s = self._gauge("minserve_model_load_seconds", "Loading the model.")
         self.registry.register(_Now(engine, admission, model_name, now_s, cached))
-        if admission:
-            admission.on_decision = self.note_decision
 
     def text(self) -> bytes:
         """Everything, in Prometheus' text format."""

@@ -54,6 +54,17 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def forbid_core_dumps() -> None:
+    """A crash of this process leaves no image of its memory on disk, where everybody's prompts,
+    keys and values would lie. Unix; a collector behind a pipe is asked by the same limit.
+    """
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
 def run(
     app: FastAPI, server: Server, listener: socket.socket, on_listening: Callable = lambda: None
 ) -> None:
@@ -65,6 +76,7 @@ def run(
     # nobody does: a server that was asked to stop, and did, has succeeded.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    forbid_core_dumps()
     sys.setswitchinterval(SWITCH_S)
     Runner(app, server, on_listening).run(sockets=[listener])
 

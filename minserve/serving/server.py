@@ -58,6 +58,7 @@ class Server:
         model: What is served.
         make_service: Builds the service on the engine's event loop.
         keys: Who may call; None lets anybody in, which is for loopback only.
+        region: Where it stands, for reports to operators; it is on no metric.
     """
 
     model: ServedModel
@@ -67,6 +68,7 @@ class Server:
     limits: Limits = field(default_factory=Limits)
     is_draining: bool = False
     embeddings: Embeddings | None = None
+    region: str = ""
 
     def __post_init__(self) -> None:
         self.engine, self.watch = self._make_engine()

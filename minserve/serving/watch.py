@@ -12,10 +12,12 @@ from fastapi.responses import HTMLResponse
 from minserve.cached_service import CachedService
 from minserve.cascaded_service import CascadedService, cascade_of
 from minserve.events import Event
+from minserve.scheduling.admission import Decision, Refuse
 from minserve.serving import live
 from minserve.serving.errors import ApiError
 from minserve.serving.metrics import Metrics
 from minserve.serving.trace import Exporter, Trace, Traces
+from minserve.serving.usage import Usage
 
 if TYPE_CHECKING:
     from minserve.request import Request as Asked
@@ -39,6 +41,7 @@ class Watch:
 
     def __init__(self, service: Service | CachedService | CascadedService, model_name: str) -> None:
         engine, clock = service.client.engine, service.client.loop.clock
+        self.engine, self.usage = engine, Usage()
         self._export = Exporter.if_installed()
         self.traces = Traces(on_finished=self._finished)
         cached = service if isinstance(service, CachedService) else None
@@ -49,6 +52,8 @@ class Watch:
         self.attempts: Counter[tuple[str, str]] = Counter()
         """How often each (model, outcome) came about in a cascade."""
         self._cached = cached
+        if service.admission:
+            service.admission.on_decision = self._decided
         engine.log.listen(self._note)
         if cascade := cascade_of(service):
             cascade.on_attempt = self._attempted
@@ -60,6 +65,11 @@ class Watch:
             self.live.note(event)
         except Exception:  # NOTE: whoever watches the engine must not end it
             log.exception("an event of kind %s was not taken in", event.kind)
+
+    def _decided(self, request: Asked, decision: Decision, now_s: float) -> None:
+        self.metrics.note_decision(request, decision, now_s)
+        if isinstance(decision, Refuse):
+            self.usage.note_refused(request)
 
     def _attempted(self, request: Asked, attempt: Attempt) -> None:
         try:
@@ -76,6 +86,7 @@ class Watch:
 
     def _finished(self, trace: Trace) -> None:
         self.metrics.note_finished(trace)
+        self.usage.note_finished(trace.request, trace.outcome)
         if self._export:
             self._export(trace)
 
