@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +14,6 @@ from minserve.errors import ConfigError
 
 TIMING, QUALITY = 400, 96
 DEMO_TIMING, DEMO_QUALITY = 96, 32
-DEMO_BUDGET_S = 50.0
-"""What the runs of a demo may take together; on a slow machine it serves fewer requests."""
-FEWEST = 16
 
 
 def replay(
@@ -89,6 +85,8 @@ def replay(
     """
     from minserve.cli import choices, replay_reports, replay_reuse, replay_rows
     from minserve.cli.picture import make_folder
+    from minserve.cli.replay_runs import Plan, Runs, Setup
+    from minserve.cli.stages import Stages
 
     names = choices.choose("policy", policies, choices.POLICIES)
     if prefix not in replay_rows.PREFIX:
@@ -105,40 +103,31 @@ def replay(
     make_folder(to)
     if not 0 < load < 100 or (rate is not None and rate <= 0):
         raise ConfigError(f"load {load}, rate {rate}", "use positive values")
-    with _Bar() as bar:
-        bar.stage("loading the model", None)
-        precision = dtype, kv_cache_dtype
-        run = _Run(model, blocks, precision, exact, ordering, seed, price, max_running, bar)
+    with Stages() as stages:
+        stages.begin("loading the model", None)
+        setup = Setup(
+            model, blocks, dtype, kv_cache_dtype, exact, ordering, max_running, seed, price
+        )
+        runs, prefixes = Runs(setup, stages), replay_rows.PREFIX[prefix]
         num_timing = requests or (DEMO_TIMING if demo else TIMING)
         num_quality = max(1, requests // 2) if requests else (DEMO_QUALITY if demo else QUALITY)
         sizes = sizes[-2:] if demo else sizes
-        report, rows = run.everything(
-            names,
-            replay_rows.PREFIX[prefix],
-            which,
-            num_timing,
-            num_quality,
-            sizes,
-            load,
-            rate,
-            demo,
-        )
+        plan = Plan(names, prefixes, which, num_timing, num_quality, sizes, load, rate)
+        report, rows = runs.everything(plan, demo)
         if report_jobs:
-            report["asynchronous_reports"] = run.with_report_jobs(
-                report_jobs, replay_rows.PREFIX[prefix]
-            )
+            report["asynchronous_reports"] = runs.with_report_jobs(report_jobs, prefixes[-1])
         if reuse:
             report["reuse"] = replay_reuse.measure(
-                run.executor,
+                runs.executor,
                 model,
                 cascade_to,
                 embedder,
                 reuse,
                 seed,
-                lambda name: bar.stage(f"reuse: {name}", None),
+                lambda name: stages.begin(f"reuse: {name}", None),
             )
-        bar.stage("drawing", None)
-        report["pictures"] = run.draw(to, rows)
+        stages.begin("drawing", None)
+        report["pictures"] = runs.draw(to, rows)
     _print(report, rows)
     if report_jobs:
         out().print(replay_reports.table(report["asynchronous_reports"]))
@@ -146,262 +135,6 @@ def replay(
         out().print(replay_reuse.table(report["reuse"]))
     if json:
         print_json(report)
-
-
-class _Run:
-    """A loaded model, and what has been served on it."""
-
-    def __init__(
-        self, model, blocks, precision, exact, ordering, seed, price, max_running, bar
-    ) -> None:
-        began_s = time.perf_counter()
-        from minserve.execution.torch_executor import TorchExecutor
-
-        imported_s = time.perf_counter()
-        self.executor = TorchExecutor(
-            model,
-            num_blocks=blocks,
-            dtype=precision[0],
-            kv_cache_dtype=precision[1],
-            batch_invariant=exact,
-        )
-        self.load_s = time.perf_counter() - imported_s
-        self.import_s = imported_s - began_s
-        self.model, self.ordering, self.seed, self.price = model, ordering, seed, price
-        self.max_running, self.bar = max_running, bar
-        self.replays: dict[tuple[str, int | None, bool, str], Any] = {}
-        self.others: list[float] = []
-
-    def everything(
-        self, names, prefixes, which, num_timing, num_quality, sizes, load, rate, demo
-    ) -> tuple[dict[str, Any], list]:
-        """All runs; the report as plain values, and the rows of the table."""
-        from minserve.cli import choices, machine, replay_rows
-
-        warm_s, capacity = self._warm_up(num_timing, prefixes[-1])
-        if demo:
-            num_runs = len(sizes) - 1 + len(names) * len(prefixes)
-            expected_s = warm_s * num_runs * (1.5 + 0.5 * num_quality / num_timing)
-            fits = DEMO_BUDGET_S / expected_s
-            if fits < 1:  # a slow or busy machine
-                num_timing = max(FEWEST, int(num_timing * fits))
-                num_quality = max(FEWEST, int(num_quality * fits))
-        rate_per_s = rate or load * capacity
-        timing = self.timing = self._traffic("timing", num_timing, rate_per_s)
-        quality = self._traffic("quality", num_quality, rate_per_s)
-        main = quality if which == "quality" else timing
-        rows, search = [], []
-        best = max(sizes)
-        for on in reversed(prefixes):  # the search, on the first of them, serves the rest
-            if "static" in names and not rows:
-                found = [self._row("static", n, on, main) for n in sizes]
-                search = [
-                    {"batch_size": r.batch_size, "tokens_per_s": r.timing.tokens_per_s}
-                    for r in found
-                ]
-                rows.append(max(found, key=lambda row: row.timing.tokens_per_s or 0.0))
-                best = rows[0].batch_size
-            for name in names:
-                size = None if name == "continuous" else best
-                if not any(r.policy == name and r.prefix == on for r in rows):
-                    rows.append(self._row(name, size, on, main))
-        if which != "timing":
-            at_once = self._traffic("quality", num_quality, 1e6)
-            for row in rows:
-                row.quality = self._quality(row, at_once)
-        rows.sort(key=lambda row: (row.prefix, choices.POLICIES.index(row.policy)))
-        differ = self._differing()
-        report = {
-            "model": self._about_model(),
-            "machine": machine.describe() | self._about_torch(),
-            "conditions": {
-                "warm": "Model warm, prefix cache cold at the start of each run",
-                "model_load_s": self.load_s,
-                "torch_import_s": self.import_s,
-                "kv_blocks": self.executor.num_blocks,
-                "block_size": self.executor.block_size,
-                "max_running": self.max_running,
-                "ordering": self.ordering,
-                "arrivals": "open loop, in bursts",
-                "rate_per_s": rate_per_s,
-                "seed": self.seed,
-                "timing_requests": 0 if which == "quality" else num_timing,
-                "quality_requests": 0 if which == "timing" else num_quality,
-                "price_usd_per_hour": self.price,
-                "energy": rows[-1].timing.energy_source,
-                "other_cpu_share": max(self.others) if self.others else None,
-            },
-            "static_batch_sizes_tried": search,
-            "rows": [row.as_dict() for row in rows],
-            "comparison": replay_rows.compare(rows),
-            "requests_with_other_tokens": differ,
-            "tokens_identical": not any(differ.values()),
-        }
-        return report, rows
-
-    def with_report_jobs(self, at_once: int, prefixes) -> dict[str, Any]:
-        """The timing set under continuous batching, its reports in the queue and as jobs."""
-        from minserve.cli import replay_reports
-
-        def serve(label: str, arrivals, wrap):
-            return self._serve(label, arrivals, "continuous", None, prefixes[-1], wrap)
-
-        return replay_reports.measure(self.timing, serve, at_once)
-
-    def _warm_up(self, num_requests: int, prefix: bool) -> tuple[float, float]:
-        """Seconds and requests per second of one untimed run, everything sent at once."""
-        from minserve.northstar.traffic import at_rate
-
-        few = self._traffic("timing", min(num_requests, FEWEST), 1.0)
-        self._serve("warming up", at_rate(few, 1.0, 1e6), "continuous", None, prefix)
-        all_at_once = self._traffic("timing", num_requests, 1e6)
-        replay = self._serve("finding the capacity", all_at_once, "continuous", None, prefix)
-        summary = replay.summarise()
-        if not summary.requests_per_s:
-            errors = sorted({r.error for r in replay.requests if r.error})
-            raise ConfigError(
-                f"no request could be served: {errors[0] if errors else 'no reason given'}",
-                "give --blocks more, or use a model with a longer context",
-            )
-        return summary.duration_s, summary.requests_per_s
-
-    def _traffic(self, which: str, count: int, rate_per_s: float):
-        from minserve.northstar.traffic import make_traffic
-
-        def encode(text: str) -> list[int]:
-            return self.executor.tokenizer.encode(text, add_special_tokens=False)
-
-        limit = min(2048, self.executor.max_model_len)
-        return make_traffic(
-            which, count, encode, rate_per_s=rate_per_s, seed=self.seed, max_total_tokens=limit
-        )
-
-    def _serve(
-        self, label: str, arrivals, name: str, size: int | None, prefix: bool, wrap=lambda c: c
-    ):
-        from minserve.cli import choices, replay_rows
-        from minserve.cli.machine import CpuUse
-        from minserve.clock import WallClock
-
-        step = self.bar.stage(label, len(arrivals))
-        policy = choices.make_policy(name, size or self.max_running)
-        use = CpuUse()
-        replay = replay_rows.serve(
-            arrivals,
-            self.executor,
-            WallClock(),
-            policy,
-            prefix=prefix,
-            ordering=self.ordering,
-            on_finished=step,
-            wrap=wrap,
-        )
-        if (share := use.others_share()) is not None:
-            self.others.append(share)
-        return replay
-
-    def _row(self, name: str, size: int | None, prefix: bool, arrivals):
-        from minserve.cli import replay_rows
-
-        label = f"{name}{f' {size}' if size else ''}, prefix reuse {'on' if prefix else 'off'}"
-        replay = self._serve(label, arrivals, name, size, prefix)
-        self.replays[name, size, prefix, "timing"] = replay
-        summary = replay.summarise(self.price)
-        return replay_rows.Row(name, size, prefix, summary, replay.summarise_by_kind())
-
-    def _quality(self, row, arrivals):
-        label = f"quality: {row.name}, prefix reuse {'on' if row.prefix else 'off'}"
-        replay = self._serve(label, arrivals, row.policy, row.batch_size, row.prefix)
-        self.replays[row.policy, row.batch_size, row.prefix, "quality"] = replay
-        qualified = replay.qualified(self.executor.tokenizer.decode)
-        return replay.summarise(self.price, qualified)
-
-    def _differing(self) -> dict[str, int]:
-        """For each set, how many requests got other tokens in some run than in the first."""
-        differing: dict[str, set[str]] = {}
-        first: dict[str, dict[str, tuple[int, ...]]] = {}
-        for (*_, which), replay in self.replays.items():
-            tokens = replay.tokens()
-            before = first.setdefault(which, tokens)
-            other = {key for key in before if before[key] != tokens.get(key)}
-            differing.setdefault(which, set()).update(other)
-        return {which: len(ids) for which, ids in differing.items()}
-
-    def _about_model(self) -> dict[str, Any]:
-        executor = self.executor
-        return {
-            "name": str(self.model),
-            "fingerprint": executor.cache_namespace,
-            "precision": executor.dtype,
-            "kv_cache": executor.kv_cache_dtype,
-            "kernels": "batch-invariant" if executor.batch_invariant else "fast",
-            "parameters": executor.config.num_parameters,
-        }
-
-    def _about_torch(self) -> dict[str, Any]:
-        import torch
-
-        return {
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "device": self.executor.device,
-        }
-
-    def draw(self, folder: Path, rows: Sequence) -> list[str]:
-        """The timeline of static and continuous batching, and their event logs."""
-        from minserve.cli.picture import draw_timelines
-
-        shown = {}
-        for row in rows:
-            replay = self.replays[row.policy, row.batch_size, row.prefix, "timing"]
-            if row.policy in ("static", "continuous") or len(rows) == 1:
-                shown[row.name] = replay  # rows end with prefix reuse on, where that was run
-        return draw_timelines(folder, shown)
-
-
-class _Bar:
-    """Progress on standard error: a line that says what runs now, and how far it is."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            refresh_per_second=4,
-        )
-        self._all = self._bar.add_task("in all", total=None)
-        self._task = None
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def stage(self, label: str, total: int | None) -> Callable[[int], None]:
-        """Begin a stage; call the result with how many are done."""
-        if not self._bar.console.is_terminal:
-            self._bar.console.print(f"... {label}", highlight=False)
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-        self._bar.advance(self._all)
-        task = self._task = self._bar.add_task(label, total=total)
-        return lambda done: self._bar.update(task, completed=done)
 
 
 def _print(report: dict[str, Any], rows: Sequence) -> None:

@@ -15,7 +15,7 @@ def measure(
     embedder: str,
     count: int,
     seed: int,
-    on_column: Callable[[str], None],
+    on_column: Callable[[str], object],
 ) -> dict[str, Any]:
     """Serve `count` questions with no reuse, both caches, and a cascade to `second` ("" is none).
 
