@@ -222,10 +222,12 @@ def _over_http(traffic, *, target, pace, objectives, num_warmups, keeps, keys):
     conditions = {
         "server": target.base_url,
         "model": target.model,
+        "precision": server["precision"].get(target.model) or "the server does not tell",
         "endpoint": target.endpoint,
         "loop": _loop(pace),
         "warm": f"{num_warmups} requests of other seeds before" if num_warmups else "cold start",
         "prefix cache": "whatever the server kept: repeat with another --seed to compare",
+        "hardware": "of the sender" if _is_elsewhere(target.base_url) else "of both",
         **machine.describe(),
     }
     measures = watch.tally.measures()

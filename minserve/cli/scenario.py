@@ -58,12 +58,14 @@ def scenario(
         found[each] = outcome.as_dict() | {"question": chosen.question, "expected": chosen.expected}
         show(each, chosen.question, chosen.expected, outcome, to / f"scenario-{each}.png")
     where = model or "the simulator"
-    say(f"Ran on {where}, seed {seed}; prefix caches cold at the start of each run.")
+    conditions = bench.conditions | {"seed": seed}
+    say("; ".join(f"{key}: {value}" for key, value in ({"ran on": where} | conditions).items()))
     holds = all(each["holds"] for each in found.values())
     if json:
         from minserve.cli.machine import describe
 
-        print_json({"holds": holds, "ran_on": where, "machine": describe(), "scenarios": found})
+        about = {"ran_on": where, "conditions": conditions, "machine": describe()}
+        print_json({"holds": holds, **about, "scenarios": found})
     if not holds:
         raise typer.Exit(1)
 
@@ -109,13 +111,21 @@ def _simulated(seed: int):
     from minserve.execution.simulated import SimulatedExecutor
     from minserve.scenarios import Bench
 
-    return Bench(lambda blocks: SimulatedExecutor(blocks or 2048), VirtualClock, 0.02, seed=seed)
+    about = {"model": "none: its tokens are made up, and its steps take round figures"}
+    return Bench(
+        lambda blocks: SimulatedExecutor(blocks or 2048), VirtualClock, 0.02, seed=seed, about=about
+    )
 
 
 def _real(model: str, seed: int):
     """A bench on a loaded model, warm; its unit is the median time of a small request."""
+    from dataclasses import replace
     from statistics import median
 
+    import torch
+
+    import minserve
+    from minserve.cli import machine
     from minserve.clock import WallClock
     from minserve.execution.torch_executor import TorchExecutor
     from minserve.scenarios import Bench
@@ -139,7 +149,11 @@ def _real(model: str, seed: int):
         run = bench.serve(at_times([(0.0, sample)]))
         if number >= 2:
             times.append(run.records[0].ended_s)
-    unit_s = median(times)
-    return Bench(
-        executor, WallClock, unit_s, config.vocab_size, seed, max_prompt=longest, is_real=True
-    )
+    about = {
+        "model": f"{model}, warm",
+        "precision": executor(0).dtype,
+        "cpu": machine.describe()["cpu"],
+        "torch": torch.__version__,
+        "minserve": minserve.__version__,
+    }
+    return replace(bench, unit_s=median(times), about=about)

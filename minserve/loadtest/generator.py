@@ -283,7 +283,7 @@ class _OverHttp:
 
 
 async def look_up(target: Target) -> dict[str, Any]:
-    """What the server says of itself: its models, and the one to ask for where none was named.
+    """What the server says of itself: its models, and the precision of each that tells one.
 
     Raises `ConnectionBroken` if nobody answers.
     """
@@ -295,7 +295,7 @@ async def look_up(target: Target) -> dict[str, Any]:
     finally:
         client.close()
     try:
-        models = [model["id"] for model in json.loads(content)["data"]]
+        cards = {card["id"]: card.get("precision") for card in json.loads(content)["data"]}
     except (ValueError, KeyError, TypeError):  # no JSON, or an error: it may serve all the same
-        models = []
-    return {"models": models, "server": reply.headers.get("server", "")}
+        cards = {}
+    return {"models": list(cards), "precision": cards, "server": reply.headers.get("server", "")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,9 @@ class Run:
         return self.tally.by_kind[kind].measures()
 
 
+TOKEN_BUDGET, MAX_RUNNING = 512, 16
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """Where scenarios run. `unit_s` is about what one small request takes alone: times in a
@@ -52,6 +55,17 @@ class Bench:
     seed: int = 0
     max_prompt: int = 1500
     is_real: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What every report of it has to say beside its figures."""
+        return {
+            "prefix cache": "cold at the start of each run",
+            "in a step": f"at most {MAX_RUNNING} requests and {TOKEN_BUDGET} tokens, unless a "
+            "scenario is about that",
+            **self.about,
+        }
 
     def serve(
         self,
@@ -68,7 +82,7 @@ class Bench:
         calls = list(calls)
         engine = Engine(
             self.executor(blocks),
-            policy or ContinuousBatching(512, 16),
+            policy or ContinuousBatching(TOKEN_BUDGET, MAX_RUNNING),
             prefix_caching=prefix_caching,
             ordering=ordering or FirstComeFirstServed(),
             log=EventLog(),

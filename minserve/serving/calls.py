@@ -64,6 +64,7 @@ class ServedModel:
             "root": self.root,
             "parent": None,
             "max_model_len": self.max_model_len,
+            "precision": self.precision or None,
         }
 
     def check(self, name: str | None) -> None:

@@ -40,6 +40,8 @@ def test_loadtest_takes_the_flags_people_know_and_saves_three_files(minserve, se
     assert report["measures"]["outcomes"] == {"ok": 40}
     assert report["objectives"] == "TTFT <= 500 ms, TPOT <= 50 ms"
     assert report["measures"]["output_tokens"] == 160
+    assert report["conditions"]["precision"] == "the server does not tell"
+    assert {"hardware", "warm", "prefix cache", "loop", "minserve"} <= set(report["conditions"])
     assert [f["name"] for f in report["verdict"] if not f["is_ok"]][0] == "enough samples"
     for told in ("uncorrected", "dispatch delay", "NOT VALID", "2 requests of other seeds"):
         assert told in ran.out
@@ -150,6 +152,8 @@ def test_capacity_plans_one_replica_and_many(minserve, tmp_path):
 def test_scenario_prints_question_expectation_and_result(minserve, tmp_path):
     ran = minserve(f"scenario prefix --out {tmp_path} --json").ok()
     assert ran.json["holds"] and ran.json["scenarios"]["prefix"]["question"].endswith("?")
+    assert "cold" in ran.json["conditions"]["prefix cache"]
+    assert "16 requests and 512 tokens" in ran.json["conditions"]["in a step"]
     assert "expected" in ran.out and "holds" in ran.out
     assert (tmp_path / "scenario-prefix.png").is_file()
 

@@ -26,6 +26,7 @@ def test_int8_weights_and_cache_are_served_and_the_pool_holds_what_the_estimate_
     shape = KVShape(config.num_hidden_layers, config.num_kv_heads, config.head_dim)
     blocks = 10**6 // (16 * shape.bytes_per_token("int8"))
     [card, *_] = server.client().models.list()
+    assert card.precision == "float32, int8 weights, int8 KV"  # for load reports
     assert card.max_model_len == 16 * blocks > 16 * (10**6 // (16 * shape.bytes_per_token()))
 
     def answer(process) -> str:
