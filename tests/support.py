@@ -16,6 +16,7 @@ from minserve.events import Event, EventLog, Finished, TokensProduced
 from minserve.execution.executor import Row, StepPlan, StepResult, accepted
 from minserve.request import FinishReason, Request, SamplingParams, Status
 from minserve.scheduling.batching import ContinuousBatching, DynamicBatching, StaticBatching
+from minserve.scheduling.expected import ShortestExpected
 from minserve.scheduling.ordering import (
     EarliestDeadline,
     FirstComeFirstServed,
@@ -333,7 +334,10 @@ policies = st.one_of(
     st.builds(DynamicBatching, st.integers(1, 4), st.floats(0, 3)),
 )
 
-ORDERINGS = [FirstComeFirstServed, EarliestDeadline, PriorityWithAgeing, VirtualTokenCounter]
+ORDERINGS = [
+    *(FirstComeFirstServed, EarliestDeadline, PriorityWithAgeing, VirtualTokenCounter),
+    ShortestExpected,
+]
 
 # Prompts of few different tokens, and one document that many begin with: prefixes are often equal.
 DOCUMENT = tuple(range(500, 520))

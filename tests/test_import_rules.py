@@ -18,7 +18,7 @@ PACKAGE = ROOT / "minserve"
 
 NOT_CORE = (
     *("admission.py", "overload.py", "quota.py", "rates.py", "reservation.py"),
-    "estimate.py",
+    *("estimate.py", "expected.py"),
 )
 """An engine runs without them: what guards a service, and the arithmetic of memory."""
 CORE_FILES = sorted(

@@ -11,6 +11,7 @@ from minserve.scheduling.batching import (
     DynamicBatching,
     StaticBatching,
 )
+from minserve.scheduling.expected import ShortestExpected
 from minserve.scheduling.ordering import (
     EarliestDeadline,
     FirstComeFirstServed,
@@ -26,6 +27,7 @@ ORDERINGS: dict[str, type[Ordering]] = {
     "deadline": EarliestDeadline,
     "priority": PriorityWithAgeing,
     "fair": VirtualTokenCounter,
+    "shortest": ShortestExpected,
 }
 
 

@@ -39,7 +39,7 @@ def serve(
             "one last kept."
         ),
     ] = None,
-    ordering: Annotated[str, typer.Option(help="fifo, deadline, priority or fair.")] = "fair",
+    ordering: Annotated[str, typer.Option(help="fifo, deadline, priority, fair or shortest.")] = "fair",
     max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
     token_budget: Annotated[int, typer.Option(help="Most tokens in a step.")] = 512,
     step_cap: Annotated[

@@ -132,7 +132,7 @@ ClosedLoop = Annotated[
 
 Policies = Annotated[str, typer.Option(help="Which of static, dynamic, continuous, with commas.")]
 Prefix = Annotated[str, typer.Option(help="Prefix reuse: on, off or both.")]
-OrderingName = Annotated[str, typer.Option(help="fifo, deadline, priority or fair.")]
+OrderingName = Annotated[str, typer.Option(help="fifo, deadline, priority, fair or shortest.")]
 MaxRunning = Annotated[int, typer.Option(help="Most requests in a step, and in a static batch.")]
 BatchSize = Annotated[
     int | None, typer.Option(help="Static and dynamic batch size; else the best is found.")

@@ -9,6 +9,7 @@ from support import ask, content_engine, drain, small
 
 from minserve.request import Identity, Status
 from minserve.scheduling.batching import ContinuousBatching, StaticBatching
+from minserve.scheduling.expected import ShortestExpected
 from minserve.scheduling.ordering import (
     EarliestDeadline,
     FirstComeFirstServed,
@@ -68,6 +69,7 @@ def test_waiting_raises_a_priority_by_one_level_per_ageing_time(waited_s, first)
         (EarliestDeadline, {}),
         (PriorityWithAgeing, {"priority": 9}),
         (VirtualTokenCounter, {"identity": Identity("other")}),
+        (lambda: ShortestExpected(lambda r: 100 if r.id == "humble" else 1), {}),
     ],
 )
 def test_an_endless_stream_of_urgent_requests_starves_nobody(ordering, urgent):
@@ -85,7 +87,9 @@ def test_an_endless_stream_of_urgent_requests_starves_nobody(ordering, urgent):
     raise AssertionError("the humble request never ran")
 
 
-@pytest.mark.parametrize("ordering", [FirstComeFirstServed, EarliestDeadline, PriorityWithAgeing])
+@pytest.mark.parametrize(
+    "ordering", [FirstComeFirstServed, EarliestDeadline, PriorityWithAgeing, ShortestExpected]
+)
 def test_a_fixed_order_of_two_waiting_requests_never_changes(ordering):
     """What `is_fixed` promises: the queue is sorted once, on entry."""
     requests = [
@@ -200,3 +204,36 @@ def test_when_nobody_is_there_all_are_level():
     assert len(ordering.counters) == 1
     engine.submit(ask("again", identity=Identity("t0")), 99.0)
     assert ordering.counters == {"t0": 0.0}
+
+
+def test_who_is_expected_to_need_least_goes_first_prompts_count_a_little():
+    requests = [
+        ask("long", max_tokens=40),
+        ask("read", prompt=60, max_tokens=4),  # 4 + 60 / 20 is more than 5 + 8 / 20
+        ask("short", max_tokens=5),
+    ]
+    assert served_order(ShortestExpected(), requests) == ["short", "read", "long"]
+    guessed = {"long": 1, "read": 20, "short": 9}
+    ordering = ShortestExpected(lambda request: guessed[request.id], prompt_weight=0)
+    again = [ask(r.id, r.num_prompt_tokens, r.sampling.max_tokens) for r in requests]
+    assert served_order(ordering, again) == ["long", "short", "read"]
+
+
+@pytest.mark.parametrize(("later_s", "first"), [(0.3, "short"), (0.5, "long")])
+def test_a_long_request_gives_way_only_to_those_who_come_soon_after(later_s, first):
+    requests = [ask("long", 1, 22), ask("short", 1, 2, arrival_s=later_s)]
+    assert served_order(ShortestExpected(token_s=0.02), requests)[0] == first
+
+
+def test_shortest_first_makes_the_mean_wait_shorter():
+    def mean_wait_s(ordering):
+        requests = [ask(f"r{n}", 8, 40 if n % 4 == 0 else 2) for n in range(16)]
+        engine = content_engine(StaticBatching(1), ordering=ordering, num_blocks=64)
+        for request in requests:
+            engine.submit(request, 0.0)
+        step = 0
+        while engine.step(float(step)):
+            step += 1
+        return sum(request.timeline.queue_delay_s for request in requests) / len(requests)
+
+    assert mean_wait_s(ShortestExpected()) < mean_wait_s(FirstComeFirstServed()) / 2
