@@ -49,7 +49,8 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
 
 def lay_out(projection: Projection) -> None:
     """Keep its weight as it is fastest to multiply by."""
-    from minserve.models.cpu_linear import WIDENS_FLOAT16, PanelLinear, to_panels
+    from minserve.models.cpu_linear import PanelLinear, to_panels
+    from minserve.models.vectors import WIDENS_FLOAT16
 
     weight, scales = projection.weight, getattr(projection.multiply, "scales", None)
     is_in_hardware = weight.dtype == torch.bfloat16 and multiplies_bfloat16()

@@ -14,44 +14,30 @@ the inputs from the first to the last, whatever else is in the batch.
 
 from __future__ import annotations
 
-import platform
 from functools import cache
 
 import numpy as np
 import torch
-from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 from torch.nn.functional import pad
 
-from minserve.models import jit
+from minserve.models import jit, vectors
+from minserve.models.vectors import INT, LANES, NUM_REGISTERS
 
 numba = jit.require()
 prange = numba.prange
 
-
-def _has(feature: str) -> bool:
-    """Whether Numba compiles for a CPU with this feature, in LLVM's words."""
-    told = numba.config.CPU_FEATURES
-    features = binding.get_host_cpu_features().flatten() if told is None else told
-    return f"+{feature}" in features.split(",")
-
-
-LANES = 16 if _has("avx512f") else 8 if _has("avx2") else 4
-"""Floats in a vector."""
-WIDENS_FLOAT16 = LANES > 4 or platform.machine() in ("arm64", "aarch64")
-"""Whether the CPU makes floats of float16 by itself."""
 PANEL = 2 * LANES
-MOST_ROWS = 8 if LANES != 8 else 6
-"""Sums of so many rows by two vectors, and what is multiplied, fit 32 registers; AVX2 has 16."""
+MOST_ROWS = 8 if NUM_REGISTERS == 32 else 6
+"""The sums of so many rows, two vectors each, and what is multiplied fit the registers."""
 SERIAL_PRODUCTS = 1 << 18
 """Fewer products than this are done before a second thread has woken."""
 
 NUMBA_TYPES = {torch.float32: "f4", torch.bfloat16: "i2", torch.float16: "u2", torch.int8: "i1"}
 _VIEWS = {torch.bfloat16: np.int16, torch.float16: np.uint16}
-"""Numba computes with neither 16-bit float: it is told which one by the sign of an integer."""
 
 
 class PanelLinear:
@@ -129,10 +115,6 @@ def _multiply_rows(typing, x, first, num_rows, weight, panel, scales, out, ahead
     return types.void(*arguments), _generate
 
 
-_INT, _FLOAT = ir.IntType(64), ir.FloatType()
-_VECTOR = ir.VectorType(_FLOAT, LANES)
-
-
 def _generate(context, builder, signature, arguments):
     """LLVM's instructions for `_multiply_rows`: a loop for each number of rows, and a switch."""
     _, first, num_rows, _, panel, _, _, ahead, ahead_step = arguments
@@ -140,14 +122,14 @@ def _generate(context, builder, signature, arguments):
         context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 3, 5, 6)
     )
     size, num_columns = (cgutils.unpack_tuple(builder, array.shape)[1] for array in (x, out))
-    column = builder.mul(panel, _INT(PANEL))
+    column = builder.mul(panel, INT(PANEL))
     at = builder.gep
     inputs = at(x.data, [builder.mul(first, size)])
     outputs = at(out.data, [builder.add(builder.mul(first, num_columns), column)])
     weights = at(weight.data, [builder.mul(column, size)])
     coming = at(weight.data, [ahead])
-    halves = [_INT(LANES * j) for j in (0, 1)]
-    scale = [_load(builder, at(scales.data, [builder.add(column, half)])) for half in halves]
+    halves = [INT(LANES * j) for j in (0, 1)]
+    scale = [vectors.load(builder, at(scales.data, [builder.add(column, half)])) for half in halves]
 
     done = builder.append_basic_block("done")
     choice = builder.switch(num_rows, done)
@@ -155,79 +137,36 @@ def _generate(context, builder, signature, arguments):
         start = builder.append_basic_block(f"start_{count}")
         loop = builder.append_basic_block(f"loop_{count}")
         end = builder.append_basic_block(f"end_{count}")
-        choice.add_case(_INT(count), start)
+        choice.add_case(INT(count), start)
 
         builder.position_at_end(start)
-        rows = [at(inputs, [builder.mul(size, _INT(i))]) for i in range(count)]
+        rows = [at(inputs, [builder.mul(size, INT(i))]) for i in range(count)]
         builder.branch(loop)
 
         builder.position_at_end(loop)
-        k = builder.phi(_INT)
-        k.add_incoming(_INT(0), start)
-        sums = [builder.phi(_VECTOR) for _ in range(2 * count)]
+        k = builder.phi(INT)
+        k.add_incoming(INT(0), start)
+        sums = [builder.phi(vectors.zeros().type) for _ in range(2 * count)]
         for total in sums:
-            total.add_incoming(ir.Constant(_VECTOR, [0.0] * LANES), start)
-        _prefetch(builder, at(coming, [builder.mul(k, ahead_step)]))
-        here = at(weights, [builder.mul(k, _INT(PANEL))])
-        pair = [_as_floats(builder, at(here, [half]), signature.args[3].dtype) for half in halves]
+            total.add_incoming(vectors.zeros(), start)
+        vectors.prefetch_line(builder, at(coming, [builder.mul(k, ahead_step)]), level=2)
+        here = at(weights, [builder.mul(k, INT(PANEL))])
+        pair = [vectors.load(builder, at(here, [half]), signature.args[3].dtype) for half in halves]
         new = []
         for i, row in enumerate(rows):
-            value = _broadcast(builder, builder.load(at(row, [k])))
-            new += [_fma(builder, value, pair[j], sums[2 * i + j]) for j in (0, 1)]
+            value = vectors.broadcast(builder, builder.load(at(row, [k])))
+            new += [vectors.multiply_add(builder, value, pair[j], sums[2 * i + j]) for j in (0, 1)]
         for total, value in zip(sums, new, strict=True):
             total.add_incoming(value, loop)
-        following = builder.add(k, _INT(1))
+        following = builder.add(k, INT(1))
         k.add_incoming(following, loop)
         builder.cbranch(builder.icmp_signed("<", following, size), loop, end)
 
         builder.position_at_end(end)
         for i in range(count):
-            row = at(outputs, [builder.mul(num_columns, _INT(i))])
+            row = at(outputs, [builder.mul(num_columns, INT(i))])
             for j in (0, 1):
-                to = builder.bitcast(at(row, [halves[j]]), _VECTOR.as_pointer())
-                builder.store(builder.fmul(new[2 * i + j], scale[j]), to, align=4)
+                vectors.store(builder, builder.fmul(new[2 * i + j], scale[j]), at(row, [halves[j]]))
         builder.branch(done)
     builder.position_at_end(done)
     return context.get_dummy_value()
-
-
-def _load(builder, pointer, element=_FLOAT):
-    vector = ir.VectorType(element, LANES)
-    align = 4 if element is _FLOAT else element.width // 8
-    return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=align)
-
-
-def _as_floats(builder, pointer, kind):
-    """LANES weights as float32: exactly what they are in their own type."""
-    whole = ir.VectorType(ir.IntType(32), LANES)
-    if kind == types.float32:
-        return _load(builder, pointer)
-    bits = _load(builder, pointer, ir.IntType(kind.bitwidth))
-    if kind == types.uint16:  # float16
-        return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), LANES)), _VECTOR)
-    if kind == types.int16:  # bfloat16: the upper half of a float32
-        shifted = builder.shl(builder.zext(bits, whole), ir.Constant(whole, [16] * LANES))
-        return builder.bitcast(shifted, _VECTOR)
-    return builder.sitofp(builder.sext(bits, whole), _VECTOR)
-
-
-def _broadcast(builder, value):
-    undefined = ir.Constant(_VECTOR, ir.Undefined)
-    one = builder.insert_element(undefined, value, ir.IntType(32)(0))
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(one, undefined, lanes)
-
-
-def _fma(builder, a, b, c):
-    declared = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    name = f"llvm.fma.v{LANES}f32"
-    return builder.call(cgutils.get_or_insert_function(builder.module, declared, name), [a, b, c])
-
-
-def _prefetch(builder, pointer):
-    i32 = ir.IntType(32)
-    declared = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
-    function = cgutils.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0")
-    read, second_level, data = i32(0), i32(2), i32(1)
-    address = builder.bitcast(pointer, cgutils.voidptr_t)
-    builder.call(function, [address, read, second_level, data])

@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from minserve.models import jit
-from minserve.models.attention.cpu_values import as_float, prefetch, scale_of
+from minserve.models.attention.cpu_products import scores, weighted_sum
+from minserve.models.attention.cpu_values import as_float, scale_of
 
 numba = jit.require()
 prange = numba.prange
@@ -33,7 +34,6 @@ PIECE_TOKENS = 256
 is in the batch, nor on the number of threads."""
 QUERY_TILE = 32
 KEY_TILE = 64
-CACHE_LINE_BYTES = 64
 LOWEST = np.float32(-1e30)  # NOTE: not -inf, which fastmath may assume never to meet
 
 
@@ -75,7 +75,7 @@ def kernels(head_dim: int, group: int, cached: str = "f4") -> Kernels:
         compiled_decode = jit.kernel(
             f"void(f4[:,:,::1], {cache_type}, {cache_type}, i4[:,::1], i4[:,::1], i4[::1], i4[::1],"
             "f4[:,:,::1])"
-        )(_decode(head_dim, group))
+        )(_decode(head_dim, group, cached == "i1"))
         compiled_chunk = jit.kernel(
             f"void(f4[:,:,::1], {cache_type}, {cache_type}, i4[:,::1], i4[:,::1], i4[::1], i4,"
             "f4[:,:,::1])"
@@ -83,8 +83,11 @@ def kernels(head_dim: int, group: int, cached: str = "f4") -> Kernels:
     return Kernels(compiled_decode, compiled_chunk)
 
 
-def _decode(head_dim: int, group: int) -> Callable:
+def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
     scale, zero = np.float32(head_dim**-0.5), np.float32(0)
+    constants = head_dim, group, PIECE_TOKENS
+    score_keys = _each_token(scores(*constants, 4), scores(*constants, 1), *constants)
+    add_values = _each_token(weighted_sum(*constants, 4), weighted_sum(*constants, 1), *constants)
 
     def decode(queries, keys, values, tables, pieces, shares, first_pieces, out):
         """Attend with one query for each row.
@@ -92,14 +95,9 @@ def _decode(head_dim: int, group: int) -> Callable:
         pieces: `[num_pieces, 4]`: row, its token, first key, end of keys; a row's lie together,
         from first_pieces[i] to first_pieces[i + 1]. shares: each thread's range of pieces.
         """
-        block_size, kv_heads = keys.shape[1], keys.shape[2]
-        num_pieces = len(pieces)
-        flat_keys, flat_values = keys.reshape(-1), values.reshape(-1)
-        token_size = kv_heads * keys.shape[3]
-        block_len = block_size * token_size
-        line = CACHE_LINE_BYTES // keys.itemsize
+        kv_heads, num_pieces = keys.shape[2], len(pieces)
         # What each piece found: the unnormalised sum, its largest score, the sum of weights.
-        found = np.empty((num_pieces, kv_heads, group, head_dim), np.float32)
+        found = np.zeros((num_pieces, kv_heads, group, head_dim), np.float32)
         tops = np.empty((num_pieces, kv_heads, group), np.float32)
         totals = np.empty((num_pieces, kv_heads, group), np.float32)
         for thread in prange(len(shares) - 1):
@@ -107,37 +105,14 @@ def _decode(head_dim: int, group: int) -> Callable:
             weights = np.empty((kv_heads, group, PIECE_TOKENS), np.float32)
             for piece in range(shares[thread], shares[thread + 1]):
                 row, token, first_key, end_key = pieces[piece]
-                acc, num_keys = found[piece], end_key - first_key
+                num_keys = end_key - first_key
                 for h in range(kv_heads):
                     for g in range(group):
                         for d in range(head_dim):
                             q[h, g, d] = queries[token, h * group + g, d] * scale
-                            acc[h, g, d] = 0
-                first_block, end_block = first_key // block_size, (end_key - 1) // block_size + 1
-                # Four tokens at a time: q and acc are read once for all of them. Where a block has
-                # fewer left, the last one stands in for those that are missing, with no weight.
-                for b in range(first_block, end_block):
-                    block, after = tables[row, b], tables[row, min(b + 1, end_block - 1)]
-                    to = b * block_size - first_key  # the block's first token, in weights
-                    first, end = max(-to, 0), min(num_keys - to, block_size)
-                    for t in range(first, end, 4):
-                        # The next block begins elsewhere: the CPU cannot foresee where.
-                        ahead = after * block_len + t * token_size
-                        for i in range(ahead, ahead + 4 * token_size, line):
-                            prefetch(flat_keys, i)
-                        t1, t2, t3 = min(t + 1, end - 1), min(t + 2, end - 1), min(t + 3, end - 1)
-                        for h in range(kv_heads):
-                            for g in range(group):
-                                s0 = s1 = s2 = s3 = zero
-                                for d in range(head_dim):
-                                    s0 += q[h, g, d] * as_float(keys[block, t, h, d])
-                                    s1 += q[h, g, d] * as_float(keys[block, t1, h, d])
-                                    s2 += q[h, g, d] * as_float(keys[block, t2, h, d])
-                                    s3 += q[h, g, d] * as_float(keys[block, t3, h, d])
-                                weights[h, g, to + t] = s0 * scale_of(keys[block, t, h], head_dim)
-                                weights[h, g, to + t1] = s1 * scale_of(keys[block, t1, h], head_dim)
-                                weights[h, g, to + t2] = s2 * scale_of(keys[block, t2, h], head_dim)
-                                weights[h, g, to + t3] = s3 * scale_of(keys[block, t3, h], head_dim)
+                score_keys(q.reshape(-1), keys, tables[row], first_key, end_key, weights)
+                if is_int8:
+                    _scale(weights, keys, tables[row], first_key, end_key, head_dim)
                 for h in range(kv_heads):
                     for g in range(group):
                         top, total = LOWEST, zero
@@ -147,30 +122,11 @@ def _decode(head_dim: int, group: int) -> Callable:
                             weights[h, g, t] = exp(weights[h, g, t] - top)
                             total += weights[h, g, t]
                         tops[piece, h, g], totals[piece, h, g] = top, total
-                for b in range(first_block, end_block):
-                    block, after = tables[row, b], tables[row, min(b + 1, end_block - 1)]
-                    to = b * block_size - first_key
-                    first, end = max(-to, 0), min(num_keys - to, block_size)
-                    for t in range(first, end, 4):
-                        ahead = after * block_len + t * token_size
-                        for i in range(ahead, ahead + 4 * token_size, line):
-                            prefetch(flat_values, i)
-                        t1, t2, t3 = min(t + 1, end - 1), min(t + 2, end - 1), min(t + 3, end - 1)
-                        for h in range(kv_heads):
-                            s0 = scale_of(values[block, t, h], head_dim)
-                            s1 = scale_of(values[block, t1, h], head_dim) if t + 1 < end else zero
-                            s2 = scale_of(values[block, t2, h], head_dim) if t + 2 < end else zero
-                            s3 = scale_of(values[block, t3, h], head_dim) if t + 3 < end else zero
-                            for g in range(group):
-                                w0, w1 = weights[h, g, to + t] * s0, weights[h, g, to + t1] * s1
-                                w2, w3 = weights[h, g, to + t2] * s2, weights[h, g, to + t3] * s3
-                                for d in range(head_dim):
-                                    acc[h, g, d] += (
-                                        w0 * as_float(values[block, t, h, d])
-                                        + w1 * as_float(values[block, t1, h, d])
-                                        + w2 * as_float(values[block, t2, h, d])
-                                        + w3 * as_float(values[block, t3, h, d])
-                                    )
+                if is_int8:
+                    _scale(weights, values, tables[row], first_key, end_key, head_dim)
+                add_values(
+                    found[piece].reshape(-1), values, tables[row], first_key, end_key, weights
+                )
 
         for i in range(len(first_pieces) - 1):
             first, end = first_pieces[i], first_pieces[i + 1]
@@ -190,6 +146,48 @@ def _decode(head_dim: int, group: int) -> Callable:
                             out[token, h * group + g, d] += weight * found[piece, h, g, d]
 
     return decode
+
+
+def _each_token(product_of_4, product_of_1, head_dim: int, group: int, stride: int) -> Callable:
+    @numba.njit
+    def each(ours, cached, table, first_key, end_key, weights):
+        """Let each KV head's queries or sums, `ours`, meet the cached keys or values of a piece,
+        four tokens at a time: what is read of `ours` is read once for four.
+        """
+        block_size, kv_heads, width = cached.shape[1], cached.shape[2], cached.shape[3]
+        flat, flat_weights = cached.reshape(-1), weights.reshape(-1)
+        token_size = kv_heads * width
+        last_block = (end_key - 1) // block_size
+        for b in range(first_key // block_size, last_block + 1):
+            # The next block begins elsewhere: the CPU cannot foresee where.
+            block, after = table[b], table[min(b + 1, last_block)]
+            first_token = b * block_size
+            t, end = max(first_key, first_token), min(end_key, first_token + block_size)
+            while t < end:
+                num = 4 if t + 4 <= end else 1
+                here = (block * block_size + t - first_token) * token_size
+                ahead = (after * block_size + t - first_token) * token_size
+                for h in range(kv_heads):
+                    mine, to = h * group * head_dim, h * group * stride + t - first_key
+                    where = here + h * width, ahead + h * width
+                    if num == 4:
+                        product_of_4(ours, mine, flat, *where, token_size, flat_weights, to)
+                    else:
+                        product_of_1(ours, mine, flat, *where, token_size, flat_weights, to)
+                t += num
+
+    return each
+
+
+@numba.njit
+def _scale(weights, cached, table, first_key, end_key, head_dim):
+    """Multiply what belongs to each token and head of a piece by its scale, in an int8 cache."""
+    block_size = cached.shape[1]
+    for t in range(first_key, end_key):
+        for h in range(cached.shape[2]):
+            by = scale_of(cached[table[t // block_size], t % block_size, h], head_dim)
+            for g in range(weights.shape[1]):
+                weights[h, g, t - first_key] *= by
 
 
 def _chunk(head_dim: int, group: int) -> Callable:

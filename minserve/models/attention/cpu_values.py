@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 NUMBA_TYPES = {torch.float32: "f4", torch.bfloat16: "i2", torch.int8: "i1"}
 
@@ -90,19 +88,3 @@ def _to_bfloat16(value):
     whole = np.float32(value).view(np.int32)
     odd = (whole >> np.int32(16)) & np.int32(1)
     return np.int32((whole + np.int32(0x7FFF) + odd) >> np.int32(16))
-
-
-@intrinsic
-def prefetch(typing, array, index):
-    """Ask for the cache line of element `index` of a flat array, without waiting for it."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), cgutils.voidptr_t)
-        i32 = ir.IntType(32)
-        declared = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
-        function = cgutils.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0")
-        read, keep, data_cache = (ir.Constant(i32, value) for value in (0, 3, 1))
-        builder.call(function, [address, read, keep, data_cache])
-
-    return types.void(array, types.intp), generate

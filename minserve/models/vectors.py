@@ -1,0 +1,124 @@
+"""Vector instructions for compiled kernels, where Numba's own code would not come out as them.
+
+Numba turns loops into vectors by guessing. A kernel whose speed hangs on which values stay in which
+registers says it itself, in LLVM's instructions; these are their words. All take the `builder` that
+Numba hands to an intrinsic.
+"""
+
+from __future__ import annotations
+
+import platform
+
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from minserve.models import jit
+
+
+def _has(feature: str) -> bool:
+    """Whether Numba compiles for a CPU with this feature, in LLVM's words."""
+    told = jit.require().config.CPU_FEATURES
+    features = binding.get_host_cpu_features().flatten() if told is None else told
+    return f"+{feature}" in features.split(",")
+
+
+LANES = 16 if _has("avx512f") else 8 if _has("avx2") else 4
+"""Floats in a vector."""
+NUM_REGISTERS = 16 if LANES == 8 else 32
+WIDENS_FLOAT16 = LANES > 4 or platform.machine() in ("arm64", "aarch64")
+"""Whether the CPU makes floats of float16 by itself."""
+
+INT, FLOAT = ir.IntType(64), ir.FloatType()
+_INT32 = ir.IntType(32)
+
+
+def load(builder, pointer, kind=types.float32, lanes: int = LANES):
+    """`lanes` values from `pointer` on as float32: exactly what they are in their own type.
+
+    kind: Numba's type of a value: float32, int8, int16 for bfloat16 and uint16 for float16, since
+    Numba computes with neither of the two.
+    """
+    floats, whole = ir.VectorType(FLOAT, lanes), ir.VectorType(_INT32, lanes)
+    if kind == types.float32:
+        return builder.load(builder.bitcast(pointer, floats.as_pointer()), align=4)
+    narrow = ir.VectorType(ir.IntType(kind.bitwidth), lanes)
+    bits = builder.load(builder.bitcast(pointer, narrow.as_pointer()), align=kind.bitwidth // 8)
+    if kind == types.uint16:
+        return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), lanes)), floats)
+    if kind == types.int16:  # the upper half of a float32
+        shifted = builder.shl(builder.zext(bits, whole), ir.Constant(whole, [16] * lanes))
+        return builder.bitcast(shifted, floats)
+    return builder.sitofp(builder.sext(bits, whole), floats)
+
+
+def store(builder, vector, pointer) -> None:
+    """Write a vector of float32."""
+    builder.store(vector, builder.bitcast(pointer, vector.type.as_pointer()), align=4)
+
+
+def zeros(lanes: int = LANES):
+    """A vector of 0."""
+    return ir.Constant(ir.VectorType(FLOAT, lanes), [0.0] * lanes)
+
+
+def broadcast(builder, value, lanes: int = LANES):
+    """The float `value` in every lane."""
+    undefined = ir.Constant(ir.VectorType(FLOAT, lanes), ir.Undefined)
+    return shuffle(builder, builder.insert_element(undefined, value, _INT32(0)), None, [0] * lanes)
+
+
+def shuffle(builder, a, b, lanes: list[int]):
+    """Of `a` and then `b`, counted on, the values at `lanes`."""
+    b = ir.Constant(a.type, ir.Undefined) if b is None else b
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INT32, len(lanes)), lanes))
+
+
+def multiply_add(builder, a, b, c):
+    """`a * b + c`, rounded once."""
+    declared = ir.FunctionType(a.type, [a.type] * 3)
+    name = f"llvm.fma.v{a.type.count}f32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, declared, name), [a, b, c])
+
+
+def sums_of_four(builder, a, b, c, d):
+    """Four lanes: the sum of the lanes of each."""
+    n = a.type.count
+    quads = range(0, n, 4)
+
+    def pick(x, y, order):
+        """Of every four lanes of both, `order`, in which 4 and on are those of `y`."""
+        lanes = [quad + i % 4 + (n if i > 3 else 0) for quad in quads for i in order]
+        return shuffle(builder, x, y, lanes)
+
+    def join(x, y, low, high):
+        return builder.fadd(pick(x, y, low), pick(x, y, high))
+
+    ab, cd = (join(x, y, (0, 4, 1, 5), (2, 6, 3, 7)) for x, y in ((a, b), (c, d)))
+    total = join(ab, cd, (0, 1, 4, 5), (2, 3, 6, 7))
+    while total.type.count > 4:
+        half = total.type.count // 2
+        lower, upper = (shuffle(builder, total, None, list(range(i, i + half))) for i in (0, half))
+        total = builder.fadd(lower, upper)
+    return total
+
+
+def prefetch_line(builder, pointer, level: int) -> None:
+    """Ask for a cache line without waiting for it. level: 1, 2 or 3, the cache it is to come to."""
+    declared = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *[_INT32] * 3])
+    function = cgutils.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0")
+    read, nearness, data = _INT32(0), _INT32(4 - level), _INT32(1)
+    address = builder.bitcast(pointer, cgutils.voidptr_t)
+    builder.call(function, [address, read, nearness, data])
+
+
+@intrinsic
+def prefetch(typing, array, index):
+    """Ask for the cache line of element `index` of a flat array, without waiting for it."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        prefetch_line(builder, builder.gep(data, [arguments[1]]), level=1)
+
+    return types.void(array, types.intp), generate
