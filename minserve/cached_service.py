@@ -22,6 +22,7 @@ from minserve.reuse.key import Decoding, Message, ModelTuple, Query, Wording, pa
 from minserve.reuse.response import Answer, ExactCache, Found, Source
 from minserve.reuse.semantic import SemanticCache
 from minserve.scheduling.admission import Refuse
+from minserve.scheduling.overload import may_enrich
 from minserve.scheduling.quota import NO_QUOTA, Quota
 from minserve.service import Ended, Listener, Output, Piece, Service, Started
 
@@ -114,7 +115,9 @@ class CachedService:
 
     def _look_up(self, query: Query) -> tuple[Found, str]:
         now_s = self.now_s()
-        found = self.cache.look_up(query, now_s)
+        # Computing anew what is still fresh is an extra, and the first thing to go under load.
+        may_refresh = self.admission is None or may_enrich(self.admission.rung)
+        found = self.cache.look_up(query, now_s, refresh=may_refresh)
         self._count("exact", query, found.outcome)
         # NOTE: one who is to refresh an answer must not get that very answer as a similar one.
         if found.answer is not None or self.semantic is None or found.outcome == "refresh":

@@ -17,6 +17,7 @@ from minserve.reuse.key import ModelTuple
 from minserve.reuse.response import ExactCache
 from minserve.reuse.stores import MemoryStore
 from minserve.scheduling.batching import ContinuousBatching
+from minserve.scheduling.overload import Rung
 from minserve.service import Ended, Piece, Service
 
 
@@ -151,3 +152,22 @@ def test_a_store_that_is_gone_costs_hits_and_nothing_else():
     world.loop.run()
     assert world.end("r0") == world.end("r1") == (FinishReason.STOP, "abcde")
     assert world.num_submitted == 2
+
+
+@pytest.mark.parametrize(("rung", "num_computed"), [(0, 2), (1, 1)])
+def test_on_the_ladder_a_fresh_answer_is_not_computed_anew_before_its_time(rung, num_computed):
+    """Early refresh is an optional extra: rung 1 gives it up, and serves what is fresh."""
+
+    class Standing:
+        def __init__(self, rung):
+            self.rung = Rung(rung)
+
+    world = World()
+    world.cache._beta = 1e9  # due at once, though fresh
+    world.ask("first")
+    world.loop.run()
+    world.service.admission = Standing(rung)
+    world.ask("again", at_s=20.0)
+    world.loop.run()
+    assert world.end("first") == world.end("again") == (FinishReason.STOP, "abcde")
+    assert world.num_submitted == num_computed
