@@ -181,6 +181,14 @@ def percentile(samples: Iterable[float], share: float) -> float | None:
     return ordered[low] + (ordered[low + 1] - ordered[low]) * part if part else ordered[low]
 
 
+def band(num_tokens: int) -> str:
+    """A length, roughly: one of five labels."""
+    for limit in (64, 256, 1024, 4096):
+        if num_tokens <= limit:
+            return f"<={limit}"
+    return ">4096"
+
+
 def seconds(value: float | None) -> str:
     """Seconds, or milliseconds below one, to three figures, for people."""
     if value is None:

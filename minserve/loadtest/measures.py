@@ -31,6 +31,7 @@ from minserve.loadtest.distributions import Distribution, Histogram, Samples, bo
 from minserve.loadtest.over_time import Bin, Cohort, Stretches, Timeline
 from minserve.loadtest.record import CANCELLED, ERROR, OK, TIMEOUT, Record
 from minserve.loadtest.steady import Drift, drift_of
+from minserve.metrics import band
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 
@@ -165,6 +166,27 @@ class Measures:
         return asdict(self)
 
 
+class Segment:
+    """Answers that have one thing in common: how many, and their waits in histograms."""
+
+    def __init__(self) -> None:
+        self.ttft, self.tpot = Histogram(), Histogram()
+        self.count = 0
+
+    def add(self, record: Record) -> None:
+        self.count += 1
+        for values, value in ((self.ttft, record.ttft_s), (self.tpot, record.tpot_s)):
+            if value is not None:
+                values.add(value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values: counts and seconds, within 0.5 %."""
+        told = {"answers": self.count}
+        for name, values in (("ttft", self.ttft), ("tpot", self.tpot)):
+            told |= {f"{name}_p{q}_s": values.percentile(q / 100) for q in (50, 95)}
+        return told
+
+
 class Tally:
     """Takes in records one by one, each once it has ended, and keeps none of them.
 
@@ -181,6 +203,8 @@ class Tally:
         self.timeline = Timeline()
         self.cohorts = Stretches(Cohort)
         self.by_kind: dict[str, Tally] = {}
+        self.segments: dict[str, dict[str, Segment]] = {}
+        """Of answers, by `prompt` and `output` (length band) and `prefix` (cached or not)."""
         self.lengths: dict[str, Counter[int]] = {"prompt": Counter(), "output": Counter()}
         self._outcomes: Counter[str] = Counter()
         self._sources: Counter[str] = Counter()
@@ -190,6 +214,13 @@ class Tally:
     def add(self, record: Record) -> None:
         """Count one request; its latencies only if it ended well."""
         self._add(record)
+        if record.outcome == OK:
+            for what, label in (
+                ("prompt", band(record.num_prompt_tokens or 0)),
+                ("output", band(record.num_tokens)),
+                ("prefix", "cached" if record.num_cached_tokens else "not cached"),
+            ):
+                self.segments.setdefault(what, {}).setdefault(label, Segment()).add(record)
         if record.kind:
             if record.kind not in self.by_kind:
                 self.by_kind[record.kind] = Tally(self.objectives, self.exact)

@@ -150,6 +150,10 @@ class Report:
             "verdict": [asdict(finding) for finding in self.verdict],
             "measures": self.measures.as_dict(),
             "by_kind": {k: t.measures().as_dict() for k, t in sorted(self.tally.by_kind.items())},
+            "by_segment": {
+                what: {label: segment.as_dict() for label, segment in sorted(found.items())}
+                for what, found in self.tally.segments.items()
+            },
             **self.extra,
         }
 
@@ -192,6 +196,13 @@ class Report:
             )
         if m.deadline_attainment is not None:
             said.append(f"Deadlines met: {m.deadline_attainment:.1%}.")
+        prefixes = self.tally.segments.get("prefix", {})
+        if len(prefixes) > 1:
+            told = (
+                f"{seconds(part.ttft.percentile(0.95))} where the prefix was {how} ({part.count:,})"
+                for how, part in sorted(prefixes.items())
+            )
+            said.append(f"TTFT p95: {', '.join(told)}.")
         wrong = [finding for finding in self.verdict if not finding.is_ok]
         if wrong:
             said += [f"NOT VALID, {finding.name}: {finding.said}." for finding in wrong]
@@ -227,6 +238,9 @@ class Report:
         if kinds:
             heads = ("kind", "ok", "TTFT p50", "TTFT p95", "ITL p95", "e2e p95", "attainment")
             parts += ["<h2>By kind of work</h2>", _html_table(heads, kinds)]
+        if segments := _segment_rows(self.tally):
+            heads = ("answers", "", "ok", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95")
+            parts += ["<h2>By length and cache</h2>", _html_table(heads, segments)]
         for name, values in (("Conditions", self.conditions), ("Settings", self.settings)):
             rows = [(escape(key), escape(_plain(value))) for key, value in values.items()]
             parts += [f"<h2>{name}</h2>", _html_table(("", ""), rows)]
@@ -254,6 +268,17 @@ def _kind_row(kind: str, m: Measures) -> list[str]:
     latencies = [seconds(m[name]) for name in ("ttft.p50", "ttft.p95", "itl.p95", "e2e.p95")]
     share = m.attainment if m.attainment is not None else m.deadline_attainment
     return [kind, f"{m.num_ok:,}", *latencies, "-" if share is None else f"{share:.1%}"]
+
+
+def _segment_rows(tally: Tally) -> list[list[str]]:
+    rows = []
+    for what, found in tally.segments.items():
+        for label, segment in sorted(found.items()):
+            told = segment.as_dict()
+            waits = (told[f"{name}_p{q}_s"] for name in ("ttft", "tpot") for q in (50, 95))
+            cells = [what, label, f"{segment.count:,}", *map(seconds, waits)]
+            rows.append([escape(cell) for cell in cells])
+    return rows
 
 
 def _rate(value: float | None) -> str:

@@ -25,6 +25,7 @@ from minserve.events import (
     StepStarted,
     TokensProduced,
 )
+from minserve.metrics import band
 from minserve.request import FinishReason, Request, WorkloadClass
 from minserve.scheduling.admission import Admission, Admit, Decision, Defer, Refuse
 from minserve.service import Attempt
@@ -35,14 +36,6 @@ SECONDS = (
     *(1.0, 1.5, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0),
 )
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-
-
-def band(num_tokens: int) -> str:
-    """A length, roughly: one of five labels."""
-    for limit in (64, 256, 1024, 4096):
-        if num_tokens <= limit:
-            return f"<={limit}"
-    return ">4096"
 
 
 def level(priority: int) -> str:

@@ -98,3 +98,21 @@ def test_histogram_tallies_can_be_reported_too():
         first_s = n + rng.random()
         tally.add(Record(f"r{n}", n, n, first_s + 1, OK, times_s=[first_s], counts=[1]))
     assert "Latencies of 500 requests" in report(tally).html()
+
+
+def test_answers_are_told_apart_by_length_and_by_what_was_cached():
+    tally = tally_of(100, num_cached_tokens=8, service_s=0.1)
+    for n in range(20):
+        cold = {"times_s": [n + 0.4, n + 0.9], "counts": [1, 1], "num_prompt_tokens": 300}
+        tally.add(Record(f"c{n}", float(n), float(n), n + 0.9, OK, **cold))
+    tally.add(Record("bad", 0.0, 0.0, 0.1, ERROR))  # no answer: in no segment
+    told = report(tally)
+    found = told.as_dict()["by_segment"]
+    assert found["prompt"]["<=64"]["answers"] == 100 and found["prompt"]["<=1024"]["answers"] == 20
+    assert set(found["output"]) == {"<=64"}
+    assert found["prefix"]["cached"]["ttft_p95_s"] == pytest.approx(0.1, rel=0.01)
+    assert found["prefix"]["not cached"]["ttft_p95_s"] == pytest.approx(0.4, rel=0.01)
+    [line] = [line for line in told.lines() if line.startswith("TTFT p95")]
+    assert "cached (100)" in line and "not cached (20)" in line
+    assert "By length and cache" in told.html()
+    assert not any(line.startswith("TTFT p95") for line in report(tally_of(9)).lines())

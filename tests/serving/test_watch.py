@@ -13,6 +13,7 @@ from support import ask, content_engine, drain
 
 from minserve.cached_service import CachedService
 from minserve.energy import EnergyMeter
+from minserve.metrics import band
 from minserve.northstar.caching import policy_table
 from minserve.request import WorkloadClass
 from minserve.reuse.key import ModelTuple
@@ -22,7 +23,7 @@ from minserve.scheduling.admission import Admission
 from minserve.scheduling.overload import LadderState, Rung
 from minserve.serving.identity import ApiKey, KeyRing, hash_of
 from minserve.serving.live import Rate
-from minserve.serving.metrics import Metrics, band
+from minserve.serving.metrics import Metrics
 from minserve.serving.trace import DECODE, PREFILL, QUEUED, Exporter, Traces
 
 ROOT = Path(__file__).resolve().parents[2]
