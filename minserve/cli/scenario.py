@@ -148,7 +148,7 @@ def _real(model: str, seed: int):
         sample = ask(bench.tokens(rng, length), 8)
         run = bench.serve(at_times([(0.0, sample)]))
         if number >= 2:
-            times.append(run.records[0].ended_s)
+            times.append(run.records[0].ended_s or 0.0)
     about = {
         "model": f"{model}, warm",
         "precision": executor(0).dtype,

@@ -181,7 +181,7 @@ class Segment:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: counts and seconds, within 0.5 %."""
-        told = {"answers": self.count}
+        told: dict[str, Any] = {"answers": self.count}
         for name, values in (("ttft", self.ttft), ("tpot", self.tpot)):
             told |= {f"{name}_p{q}_s": values.percentile(q / 100) for q in (50, 95)}
         return told
