@@ -84,7 +84,9 @@ def _steps(report: Report, suite: Suite) -> list[tuple[str, str, str]]:
         elif any(v.state == NOT_YET for v in verdicts):
             result.append((step, SIGNS[NOT_YET], "not yet"))
         elif kept == total:
-            result.append((step, SIGNS[KEPT], f"all {total} rules kept"))
+            result.append(
+                (step, SIGNS[KEPT], f"all {total} rules kept" if total > 1 else "its rule kept")
+            )
         else:
             result.append((step, SIGNS[WAITING], "waits"))
     return result

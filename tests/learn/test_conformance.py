@@ -54,6 +54,15 @@ def test_mistake_is_named_by_the_rule_that_it_breaks(part, mistake):
     assert found[0].example and found[0].hint
 
 
+def test_counterexample_holds_only_what_breaks_the_rule():
+    mistakes = WRONG["response_cache"]
+    before, after, rule, _ = mistakes["keeps empty answers"]
+    right = next(iter(RIGHT["response_cache"][1].values()))
+    found = verdicts_on("response_cache", right.replace(before, after))
+    [broken] = [verdict for verdict in found if verdict.rule == rule]
+    assert [line.partition("(")[0] for line in broken.example] == ["put", "get"]
+
+
 def test_every_rule_has_words_and_every_step_a_ladder():
     for part in SLOTS:
         suite = suite_of(part)

@@ -50,8 +50,8 @@ def _full_blocks_only(hashes: Hashes) -> None:
             keys = asked.keys(range(5, 5 + length), size)
             if len(keys) != length // size:
                 asked.fail(
-                    f"{length} tokens fill {length // size} blocks of {size}, so there are as many "
-                    f"keys, not {len(keys)}: what is not full has none"
+                    f"of {length} tokens, {length // size} blocks of {size} are full, so there are "
+                    f"as many keys, not {len(keys)}: what is not full has none"
                 )
 
 

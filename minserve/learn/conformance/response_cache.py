@@ -43,6 +43,7 @@ OWN = replace(PLAIN, answer_class="own", scope=Scope.SUBJECT)
 RULES: list[Rule] = []
 Make = Callable[[PolicyTable, Callable[[Query], str]], Any]
 GET, PUT, INVALIDATE = "get", "put", "invalidate"
+KEY = CanonicalKey().of
 
 
 class Tried:
@@ -50,11 +51,11 @@ class Tried:
 
     def __init__(self, make: Make) -> None:
         self.make = make
-        self.lines: list[str] = []
-        self.begin(CanonicalKey().of)
+        self.begin()
 
-    def begin(self, key: Callable[[Query], str]) -> None:
-        """An empty cache that names requests by `key`."""
+    def begin(self, key: Callable[[Query], str] = KEY, told: str = "") -> None:
+        """An empty cache that names requests by `key`, and nothing written down but `told`."""
+        self.lines = [told] if told else []
         self.cache = self.make(POLICIES, key)
 
     def put(
@@ -122,8 +123,8 @@ def _tenants_are_apart(cache: Tried) -> None:
     cache.finds(OWN, text="Anna owes 5 EUR")
     cache.put(HELP, replace(ANSWER, text="Press the button"))
     cache.finds(replace(HELP, identity=MIA), text="Press the button")
-    cache.lines = ["a key that forgets who asks: key = lambda query: query.question"]
-    cache.begin(lambda query: query.question)
+    forgets = "a key that forgets who asks: key = lambda query: query.question"
+    cache.begin(lambda query: query.question, forgets)
     cache.put()
     cache.misses(replace(PLAIN, identity=MIA), why="another tenant asks the same")
 
@@ -147,12 +148,15 @@ def _hits_do_not_extend(cache: Tried) -> None:
 @_rule(PUT, "Only a complete answer is stored.", "finish_reason 'stop', some text, no fallback.")
 def _only_complete_answers(cache: Tried) -> None:
     for reason in ("length", "cancelled", "error", ""):
+        cache.begin()
         if cache.put(answer=replace(ANSWER, finish_reason=reason), told=f"  # {reason!r}"):
             cache.fail(f"put returns True for an answer that ended with {reason!r}")
         cache.misses(why=f"the answer ended with {reason!r}")
+    cache.begin()
     cache.put(answer=replace(ANSWER, text="Sorry, try later", is_fallback=True))
     cache.misses(why="that text stood in for a failure")
     for text in ("", "  \n"):
+        cache.begin()
         cache.put(answer=replace(ANSWER, text=text))
         cache.misses(why="an empty answer is none")
 

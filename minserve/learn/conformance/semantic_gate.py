@@ -113,6 +113,7 @@ def _a_failing_check_is_a_no(gate) -> None:
     for verify, name in (
         (lambda asked, stored: False, "says False"),
         (lambda asked, stored: None, "says nothing"),
+        (lambda asked, stored: "another product", "says why not"),
         (broken, "raises"),
     ):
         call = f"semantic_gate({asked!r}, {stored!r}, cosine={NEAR}, least={LEAST}, verify)"

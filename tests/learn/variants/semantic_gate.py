@@ -117,6 +117,12 @@ WRONG = {
         "a_failing_check_is_a_no",
         "verify says nothing, and the gate says True",
     ),
+    "any words are a yes": (
+        "return verify(asked, stored) is True",
+        "return bool(verify(asked, stored))",
+        "a_failing_check_is_a_no",
+        "verify says why not, and the gate says True",
+    ),
     "raises": (
         "except Exception:\n            return False",
         "except KeyError:\n            return False",
