@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 
@@ -15,12 +16,13 @@ def predicted(guess: float | None, measured: float, what: str, close: float = 0.
     print(f"You said {guess:,g}, measured: {measured:,g} {what}. That is {verdict}.")
 
 
-def solved(answer: float | None, right: float, hint: str) -> None:
-    """Say whether a worked figure is right, without giving the right one away."""
+def solved(name: str, answer: float | None) -> None:
+    """Say whether a worked figure is right, without giving it away. `name` is one of `SUMS`."""
+    right, hint = SUMS[name]
     if not _is_number(answer):
         print("Not yet: put your figure in, a plain number, and run again.")
-    elif answer == right:
-        print(f"{answer:,g}: right.")
+    elif math.isclose(answer, right, rel_tol=1e-6):  # 0.9 / (1 - 0.9) is not quite 9
+        print(f"{right:,g}: right.")
     else:
         print(f"{answer:,g} is not it. {hint}")
 
@@ -40,6 +42,19 @@ def choose(quiz: str, answer: str | None) -> None:
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
+
+# Each: the right figure, and what to look at again.
+SUMS: dict[str, tuple[float, str]] = {
+    "the largest": (1, "Indices begin at 0."),
+    "the median": (1, "Sort them, and take the one in the middle."),
+    "rows of a product": (5, "[m, k] times [k, n] is [m, n]."),
+    "fits, decimal": (62, "Work out the bytes of one request, then divide and round down."),
+    "fits, binary": (65, "KiB for the token, GiB for the memory; then round down."),
+    "reused tokens": (96, "Only whole blocks, and only those before the token."),
+    "hits to look at": (299, "0.99 ** n < 0.05, so n > log(0.05) / log(0.99)."),
+    "samples of a p95": (59, "n > log(0.05) / log(0.95), rounded up."),
+    "the mean wait": (0.45, "0.9 / 0.1 times 0.1 s, times one half."),
+}
 
 # Each: the right choice, and of every choice what it gets right or wrong.
 QUIZZES: dict[str, tuple[str, Mapping[str, str]]] = {

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from minserve.learn.quiz import QUIZZES, choose, predicted, solved
+from minserve.learn.quiz import QUIZZES, SUMS, choose, predicted, solved
 
 
 @pytest.mark.parametrize("answer", [None, "62", [62], True])
 def test_what_is_no_number_is_not_an_answer_yet(capsys, answer):
-    solved(answer, 62, "Divide.")
+    solved("fits, decimal", answer)
     assert "Not yet" in capsys.readouterr().out
     predicted(answer, 8.0, "seconds")
     assert "No guess yet" in capsys.readouterr().out
 
 
-def test_a_figure_is_right_or_gets_the_hint(capsys):
-    solved(62, 62, "Divide.")
-    assert "right" in capsys.readouterr().out
-    solved(61, 62, "Divide.")
-    assert "Divide." in capsys.readouterr().out
+@pytest.mark.parametrize("name", SUMS)
+def test_a_figure_is_right_or_gets_the_hint(capsys, name):
+    right, hint = SUMS[name]
+    solved(name, right)
+    assert capsys.readouterr().out == f"{right:g}: right.\n"
+    solved(name, right + 1)
+    assert hint in capsys.readouterr().out
+
+
+def test_a_figure_may_be_worked_out_in_floating_point(capsys):
+    solved("the mean wait", 0.9 / (1 - 0.9) * 0.1 * 0.5)  # 0.45, less a rounding
+    assert capsys.readouterr().out == "0.45: right.\n"
 
 
 @pytest.mark.parametrize("quiz", QUIZZES)
