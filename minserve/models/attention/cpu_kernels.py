@@ -25,6 +25,7 @@ import numpy as np
 from minserve.models import jit
 from minserve.models.attention.cpu_products import scores, weighted_sum
 from minserve.models.attention.cpu_values import as_float, scale_of
+from minserve.models.micro_kernel import PANEL, multiply_panel
 
 numba = jit.require()
 prange = numba.prange
@@ -32,7 +33,7 @@ prange = numba.prange
 PIECE_TOKENS = 256
 """Keys of a decode that are folded in one go. Fixed, so that a result does not depend on what else
 is in the batch, nor on the number of threads."""
-QUERY_TILE = 32
+QUERY_TILE = 64
 KEY_TILE = 64
 LOWEST = np.float32(-1e30)  # NOTE: not -inf, which fastmath may assume never to meet
 
@@ -192,6 +193,7 @@ def _scale(weights, cached, table, first_key, end_key, head_dim):
 
 def _chunk(head_dim: int, group: int) -> Callable:
     scale = np.float32(head_dim**-0.5)
+    most_rows, value_panels = QUERY_TILE * group, -(-head_dim // PANEL)
 
     def chunk(queries, keys, values, tables, tiles, shares, window, out):
         """Attend with runs of queries.
@@ -201,22 +203,26 @@ def _chunk(head_dim: int, group: int) -> Callable:
         """
         block_size = keys.shape[1]
         for thread in prange(len(shares) - 1):
-            q = np.empty((QUERY_TILE * group, head_dim), np.float32)
-            acc = np.empty((QUERY_TILE * group, head_dim), np.float32)
-            top = np.empty(QUERY_TILE * group, np.float32)
-            total = np.empty(QUERY_TILE * group, np.float32)
-            k = np.zeros((head_dim, KEY_TILE), np.float32)
-            v = np.zeros((KEY_TILE, head_dim), np.float32)
-            s = np.empty((group, KEY_TILE), np.float32)
+            # A row of these is a query of one head of the group.
+            q = np.empty((most_rows, head_dim), np.float32)
+            s = np.empty((most_rows, KEY_TILE), np.float32)
+            acc = np.empty((most_rows, head_dim), np.float32)
+            added = np.empty((most_rows, value_panels * PANEL), np.float32)
+            top = np.empty(most_rows, np.float32)
+            total = np.empty(most_rows, np.float32)
+            # Keys and values lie in panels: of keys, and of the values' dimensions.
+            k = np.zeros((KEY_TILE // PANEL, head_dim, PANEL), np.float32)
+            v = np.zeros((value_panels, KEY_TILE, PANEL), np.float32)
+            ones = np.ones(max(KEY_TILE, value_panels * PANEL), np.float32)
             for tile in range(shares[thread], shares[thread + 1]):
                 row, token, start, num_queries, h = tiles[tile]
                 for i in range(num_queries):
                     for g in range(group):
-                        top[i * group + g] = LOWEST
-                        total[i * group + g] = 0
+                        r = i * group + g
+                        top[r], total[r] = LOWEST, 0
                         for d in range(head_dim):
-                            q[i * group + g, d] = queries[token + i, h * group + g, d] * scale
-                            acc[i * group + g, d] = 0
+                            q[r, d] = queries[token + i, h * group + g, d] * scale
+                            acc[r, d] = 0
                 first_key = max(0, start + 1 - window) if window else 0
                 for base in range(first_key, start + num_queries, KEY_TILE):
                     num_keys = min(KEY_TILE, start + num_queries - base)
@@ -226,54 +232,40 @@ def _chunk(head_dim: int, group: int) -> Callable:
                         key_scale = scale_of(keys[block, t, h], head_dim)
                         value_scale = scale_of(values[block, t, h], head_dim)
                         for d in range(head_dim):
-                            k[d, j] = as_float(keys[block, t, h, d]) * key_scale
+                            k[j // PANEL, d, j % PANEL] = as_float(keys[block, t, h, d]) * key_scale
                         for d in range(head_dim):
-                            v[j, d] = as_float(values[block, t, h, d]) * value_scale
-                    for i in range(num_queries):
-                        # Of this tile, query i looks at keys `first` to `end` - 1.
-                        end = min(start + i + 1 - base, num_keys)
-                        first = max(0, start + i + 1 - window - base) if window else 0
-                        if first >= end:
-                            continue
-                        for g in range(group):
-                            for j in range(KEY_TILE):
-                                s[g, j] = 0
-                        for d in range(0, head_dim, 4):
-                            for j in range(KEY_TILE):
-                                k0, k1, k2, k3 = k[d, j], k[d + 1, j], k[d + 2, j], k[d + 3, j]
-                                for g in range(group):
-                                    r = i * group + g
-                                    s[g, j] += (
-                                        q[r, d] * k0
-                                        + q[r, d + 1] * k1
-                                        + q[r, d + 2] * k2
-                                        + q[r, d + 3] * k3
-                                    )
-                        for g in range(group):
-                            r = i * group + g
-                            new_top = top[r]
-                            for j in range(KEY_TILE):
-                                s[g, j] = s[g, j] if first <= j < end else LOWEST
-                                new_top = max(new_top, s[g, j])
-                            shrink = exp(top[r] - new_top)
-                            added = np.float32(0)
-                            for j in range(KEY_TILE):
-                                weight = exp(s[g, j] - new_top)
-                                s[g, j] = weight if first <= j < end else np.float32(0)
-                                added += s[g, j]
-                            top[r], total[r] = new_top, total[r] * shrink + added
-                            for d in range(head_dim):
-                                acc[r, d] *= shrink
-                        for j in range(0, KEY_TILE, 4):
-                            for d in range(head_dim):
-                                v0, v1, v2, v3 = v[j, d], v[j + 1, d], v[j + 2, d], v[j + 3, d]
-                                for g in range(group):
-                                    acc[i * group + g, d] += (
-                                        s[g, j] * v0
-                                        + s[g, j + 1] * v1
-                                        + s[g, j + 2] * v2
-                                        + s[g, j + 3] * v3
-                                    )
+                            value = as_float(values[block, t, h, d]) * value_scale
+                            v[d // PANEL, j, d % PANEL] = value
+                    v[:, num_keys:] = 0  # a weight of 0 must not meet the NaN of another row
+                    # Queries before these keys do not look at them, nor do later ones by a window.
+                    first_row = max(0, base - start) * group
+                    end_row = num_queries * group
+                    if window:
+                        end_row = min(end_row, (base + num_keys - 1 + window - start) * group)
+                    for panel in range((num_keys + PANEL - 1) // PANEL):
+                        multiply_panel(q, first_row, end_row, k, panel, ones, s)
+                    for r in range(first_row, end_row):
+                        # Of this tile, the query looks at keys `first` to `end` - 1.
+                        end = min(start + r // group + 1 - base, num_keys)
+                        first = max(0, start + r // group + 1 - window - base) if window else 0
+                        new_top = top[r]
+                        for j in range(KEY_TILE):
+                            s[r, j] = s[r, j] if first <= j < end else LOWEST
+                            new_top = s[r, j] if s[r, j] > new_top else new_top
+                        shrink = exp(top[r] - new_top)
+                        sum_of_weights = np.float32(0)
+                        for j in range(KEY_TILE):
+                            weight = exp(s[r, j] - new_top)
+                            s[r, j] = weight if first <= j < end else np.float32(0)
+                            sum_of_weights += s[r, j]
+                        top[r], total[r] = new_top, total[r] * shrink + sum_of_weights
+                        for d in range(head_dim):
+                            acc[r, d] *= shrink
+                    for panel in range(value_panels):
+                        multiply_panel(s, first_row, end_row, v, panel, ones, added)
+                    for r in range(first_row, end_row):
+                        for d in range(head_dim):
+                            acc[r, d] += added[r, d]
                 for i in range(num_queries):
                     for g in range(group):
                         r = i * group + g
