@@ -48,6 +48,11 @@ def test_scenario_holds_on_the_simulator_and_is_drawn(name, seed):
     assert drawn.png().startswith(b"\x89PNG") and outcome.said in drawn.alt
 
 
+def test_a_cancel_storm_tells_how_long_the_cancels_took():
+    found = SCENARIOS["cancel-storm"].run(bench()).figures["cancel_delays_s"]
+    assert len(found) == 16 and 0 < max(found) < 0.02  # within the step in flight
+
+
 def test_scenarios_fail_where_the_property_is_broken():
     flat = bench()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minserve.events import StepStarted
+from minserve.metrics import cancel_delays_s, seconds
 from minserve.scenarios.lab import Bench, Outcome, Run, Scenario, ask, at_times
 from minserve.scheduling.batching import ContinuousBatching
 
@@ -28,13 +29,15 @@ def _cancel_storm(bench: Bench) -> Outcome:
     ended = [r.ended_s for r in run.records if r.kind == "storm" and r.outcome == "cancelled"]
     late = sum(event.time_s > max(ended) for event in steps) if ended else -1
     after_ttft = run.of_kind("after")["ttft.p95"]
-    holds = len(ended) == 16 and late == 0 and pool.num_used == 0
+    delays_s = cancel_delays_s(log, {r.id for r in run.records if r.kind == "storm"})
+    holds = len(ended) == len(delays_s) == 16 and late == 0 and pool.num_used == 0
     return Outcome(
         holds and run.of_kind("after").num_ok == 8,
         f"{len(ended)} requests left at once: {late} steps worked for them afterwards, "
-        f"{pool.num_used} blocks stayed in use",
+        f"{pool.num_used} blocks stayed in use; the last of theirs came back "
+        f"{seconds(max(delays_s, default=None))} after the cancel",
         {"TTFT p95": {"who came after": after_ttft}},
-        figures={"blocks_in_use": pool.num_used, "late_steps": late},
+        figures={"blocks_in_use": pool.num_used, "late_steps": late, "cancel_delays_s": delays_s},
     )
 
 
