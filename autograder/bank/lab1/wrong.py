@@ -38,6 +38,12 @@ WRONG = [
         (0, 4, 3, 3, 3, 1),
     ),
     row(
+        "wrong: the last text is the last token",
+        lambda: edited((LAST, LAST.replace('chunk["num_tokens"] > 0', 'chunk["text"]'))),
+        (0, 4, 3, 3, 3, 1),
+        contains="did not end with the last token",
+    ),
+    row(
         "wrong: the usage is the last token",
         lambda: edited((LAST, 'record["chunks"][-1]["time_s"]')),
         (0, 4, 3, 3, 3, 1),

@@ -35,6 +35,12 @@ WRONG = [
         contains="a digest is a hint",
     ),
     row(
+        "wrong: a block's own tokens are compared, and not those before it",
+        lambda: edited((PREFIX, PREFIX.replace("[:end]", "[end - self.block_size : end]"))),
+        (4, 0, 3, 3, 3, 1),
+        contains="is that all the KV depends on?",
+    ),
+    row(
         "wrong: the digest is trusted",
         lambda: edited((COMPARE, "if entry is None:")),
         (4, 0, 3, 3, 3, 1),

@@ -10,7 +10,7 @@ ADVICE = {
     ),
     "last_token": Advice(
         "the whole latency did not end with the last token",
-        "the usage chunk and the end of the stream come after the answer, and are none of it",
+        "the usage chunk is none of the answer; the token that ends it is one, and has no text",
         "`_last_s`: which chunk does it take?",
     ),
     "token_count": Advice(

@@ -60,8 +60,10 @@ class World:
             size = min(left, self.rng.randint(min(2, per_chunk), per_chunk))
             if left < num_tokens:
                 now_s += size * slowness * self.rng.uniform(0.02, 0.04)
-            # NOTE: the first token may have no text yet, and text does not tell how many they are.
-            chunks.append(chunk(now_s, size, "" if has_role and len(chunks) == 1 else "wo" * size))
+            # NOTE: the first token may have no text yet, the one that ends it never has any, and
+            # text does not tell how many they are.
+            has_text = not (has_role and len(chunks) == 1 or has_usage and left == size)
+            chunks.append(chunk(now_s, size, "wo" * size if has_text else ""))
             left -= size
             if has_empty and left > 0:
                 chunks.append(chunk(now_s + 0.01))

@@ -169,6 +169,7 @@ def digests_collide(world: World, rng: random.Random) -> None:
     asked = [ask(base, mine), ask(base, theirs), ask(base, mine, "legal")]
     asked += [ask(prompt(world, rng, 3), mine) for _ in range(3)]
     asked += [ask([*prompt(world, rng, 1, 0), *base[world.size :]], mine)]
+    asked += [ask([*(3 * base[: world.size]), 7], mine)]  # one block again and again
     for request in asked:
         world.commit(request)
         for other in asked:
