@@ -18,7 +18,9 @@ app = typer.Typer(
 )
 for command in (labs.release, classes.collect, classes.grade, classes.regrade, classes.feedback):
     app.command()(command)
-for command in (classes.export, classes.whois, classes.purge, labs.selftest, labs.practice):
+for command in (classes.export, classes.similar, classes.whois, classes.purge):
+    app.command()(command)
+for command in (labs.selftest, labs.practice):
     app.command()(command)
 app.command("student-copy")(labs.student_copy)
 

@@ -1,4 +1,4 @@
-"""collect, grade, regrade, feedback, export: a class, from handing in to the registry."""
+"""collect, grade, regrade, feedback, export, similar: a class, from handing in to the registry."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -238,6 +239,28 @@ def export(
 
     lab, opened = find(lab_name), open_course(course)
     print(f"{exports.export(opened, lab, to, style)} rows in {to}")
+
+
+def similar(
+    lab_name: LabName,
+    least: Annotated[
+        float, typer.Option(min=0.05, max=1.0, help="Share of the shorter answer that both have.")
+    ] = 0.5,
+    course: CourseFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """List hand-ins that read alike, for you to look at. No score changes; nobody is accused."""
+    from autograder import similar as hand_ins
+
+    pairs = hand_ins.compare(open_course(course), find(lab_name), least)
+    for pair in pairs:
+        print(
+            f"{pair.one} and {pair.other}: {pair.share:.0%} alike ({pair.num_runs} runs of "
+            f"{hand_ins.RUN} tokens), {pair.published:.0%} of it as in the published solution"
+        )
+    print(f"{len(pairs)} pairs at {least:.0%} or more. Read them before you think anything of it.")
+    if as_json:
+        print(json.dumps({"lab": lab_name, "least": least, "pairs": [asdict(p) for p in pairs]}))
 
 
 def whois(pseudonym: str, course: CourseFolder = None) -> None:
