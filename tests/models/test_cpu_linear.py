@@ -12,7 +12,8 @@ from minserve.models.quantization import Int8Linear, quantise
 if not jit.is_available():
     pytest.skip("needs numba", allow_module_level=True)
 
-from minserve.models.cpu_linear import MOST_ROWS, PANEL, PanelLinear, to_panels
+from minserve.models.cpu_linear import PanelLinear, to_panels
+from minserve.models.micro_kernel import MOST_ROWS, PANEL
 
 SHAPES = [(80, 48), (PANEL, 33), (PANEL + 1, 50), (1, 7)]
 NUM_ROWS = (0, 1, 2, MOST_ROWS - 1, MOST_ROWS, MOST_ROWS + 1, 3 * MOST_ROWS - 1, 200)
