@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autograder import notebooks, planting
 from autograder.course import Course
+from autograder.scoring import overlay
 from autograder.scoring.base import Lab, seed_of, variant_of
 from minserve.errors import ConfigError
 
@@ -47,15 +48,17 @@ def register(course: Course, lab: Lab) -> None:
 
 
 def version(lab: Lab) -> str:
-    """Of everything that makes a lab's scores: its source, its scoring and the harness.
+    """Of everything that makes a lab's scores: its source, its scoring, an overlay, the harness.
 
     It is kept with each grade.
     """
     package = notebooks.REPOSITORY / "autograder"
-    scoring = package / "scoring"
+    scoring, short = package / "scoring", lab.name.partition("_")[0]
+    own = overlay.path_for(short)
     files = [
         notebooks.path_in(notebooks.SOLUTIONS, lab.name),
-        *sorted((scoring / lab.name.partition("_")[0]).rglob("*.py")),
+        *sorted((scoring / short).rglob("*.py")),
+        *([own] if own else ()),
         *(scoring / f"{name}.py" for name in ("base", "stories", "regression")),
         *(package / f"{name}.py" for name in ("child", "grading", "harness", "intake", "sandbox")),
     ]

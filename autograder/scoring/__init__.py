@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.scoring import capstone, lab1, lab2, lab3, lab4, lab5, lab6
+from autograder.scoring import capstone, lab1, lab2, lab3, lab4, lab5, lab6, overlay
 from autograder.scoring.base import Lab
 from minserve.errors import ConfigError
 
@@ -18,8 +18,8 @@ LABS: dict[str, Lab] = {
 
 
 def find(name: str) -> Lab:
-    """The lab by its short or full name."""
+    """The lab by its short or full name, with the instructor's own scenarios if there are any."""
     for short, lab in LABS.items():
         if name in (short, lab.name):
-            return lab
+            return overlay.extended(short, lab)
     raise ConfigError(f"no lab is called {name!r}", f"the labs are: {', '.join(LABS)}")
