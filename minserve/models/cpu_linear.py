@@ -50,7 +50,7 @@ class PanelLinear:
         is_small = len(x) * weight.numel() < SERIAL_PRODUCTS
         jit.use_threads(1 if is_small else jit.max_threads())
         self._multiply(
-            x.float().contiguous().numpy(), _bits(weight), self.scales.numpy(), out.numpy()
+            x.float().contiguous().numpy(), bits(weight), self.scales.numpy(), out.numpy()
         )
         if out.shape[1] != self.num_outputs:
             out = out[:, : self.num_outputs].contiguous()
@@ -64,7 +64,8 @@ def to_panels(weight: Tensor) -> Tensor:
     return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
 
 
-def _bits(weight: Tensor) -> np.ndarray:
+def bits(weight: Tensor) -> np.ndarray:
+    """A view of a weight that Numba can read."""
     view = _VIEWS.get(weight.dtype)
     return weight.numpy() if view is None else weight.view(torch.int16).numpy().view(view)
 

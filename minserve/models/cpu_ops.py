@@ -16,6 +16,7 @@ from minserve.models.ops import TorchOps
 numba = jit.require()
 prange = numba.prange
 
+ROW_OPTIONS = {"fastmath": True, "error_model": "numpy"}
 SERIAL_VALUES = 32_768
 """Fewer values than this are done before a second thread has woken."""
 
@@ -80,24 +81,38 @@ def _compiled(cached: str):
 
 
 def _rms_norm(x, weight, eps, out):
-    size = x.shape[1]
     for i in prange(len(x)):
-        squares = np.float32(0)
-        for j in range(size):
-            squares += x[i, j] * x[i, j]
-        inverse = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
-        for j in range(size):
-            out[i, j] = x[i, j] * inverse * weight[j]
+        norm_row(x, i, weight, eps, out)
+
+
+@numba.njit(**ROW_OPTIONS)
+def norm_row(x, i, weight, eps, out):
+    """Row i of `out`: row i of `x`, `[n, size]`, over its root mean square, times `weight`."""
+    size = x.shape[1]
+    squares = np.float32(0)
+    for j in range(size):
+        squares += x[i, j] * x[i, j]
+    inverse = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
+    for j in range(size):
+        out[i, j] = x[i, j] * inverse * weight[j]
 
 
 def _silu_and_multiply(gate_up, out):
-    size = out.shape[1]
     for i in prange(len(out)):
-        for j in range(size):
-            gate = gate_up[i, j]
-            small = exp(-abs(gate))  # so that nothing overflows
-            gate *= (np.float32(1) if gate > 0 else small) / (np.float32(1) + small)
-            out[i, j] = gate * gate_up[i, size + j]
+        silu_row(gate_up, i, out)
+
+
+@numba.njit(**ROW_OPTIONS)
+def silu_row(gate_up, i, out):
+    """Row i of `out`, `[n, inner]`: silu of the first `inner` values of row i of `gate_up`, times
+    the next.
+    """
+    size = out.shape[1]
+    for j in range(size):
+        gate = gate_up[i, j]
+        small = exp(-abs(gate))  # so that nothing overflows
+        gate *= (np.float32(1) if gate > 0 else small) / (np.float32(1) + small)
+        out[i, j] = gate * gate_up[i, size + j]
 
 
 def _rotate_and_store(qkv, cos, sin, slots, keys, values, out):

@@ -42,6 +42,8 @@ class Layer:
     down: Projection  # intermediate -> hidden
 
     ops: TorchOps = TORCH_OPS
+    fused_finish: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    """What does `finish` without adapters in one go, where there is such a kernel."""
 
     def project(self, x: torch.Tensor, segments: Sequence[Segment] = ()) -> torch.Tensor:
         """Hidden states `[n, hidden]` to queries, keys and values, not rotated yet,
@@ -60,6 +62,8 @@ class Layer:
         self, x: torch.Tensor, attended: torch.Tensor, segments: Sequence[Segment] = ()
     ) -> torch.Tensor:
         """Add what attention found, `[n, num_heads, head_dim]`, and then the MLP, to `x`."""
+        if self.fused_finish and not segments:
+            return self.fused_finish(x, attended)
         x = x + self.out(attended.flatten(1), segments)
         normed = self.ops.rms_norm(x, self.mlp_norm, self.config.rms_norm_eps)
         gate_up = self.gate_up(normed, segments)
