@@ -11,6 +11,7 @@ import faulthandler
 import io
 import json
 import linecache
+import math
 import os
 import re
 import signal
@@ -20,13 +21,14 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 from minserve.learn.conformance import CRASHED, STOPPED, Verdict, examine, line_in, suite_of
 
 CELL = "<your cell>"
 MAX_PRINTED_LINES = 20
 MEMORY_BYTES = 4 << 30
+PATIENCE = 6  # times as long as it may compute: on a busy machine right code waits, too
 _BOOTSTRAP = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from minserve.learn.checker import main; main(sys.argv[2])"
@@ -44,7 +46,11 @@ class Finding:
 def check_source(
     part: str, name: str, text: str, limit_s: float, needs_torch: bool = False
 ) -> Finding:
-    """Examine `name` of the source `text` by the suite of `part`, for at most `limit_s` seconds."""
+    """Examine `name` of the source `text` by the suite of `part`.
+
+    It is stopped after `limit_s` seconds of processor time, or after `PATIENCE` times as long on
+    the clock.
+    """
     with tempfile.TemporaryDirectory(prefix="minserve-check-") as folder:
         job = Path(folder) / "job.json"
         job.write_text(
@@ -59,7 +65,7 @@ def check_source(
             ),
             encoding="utf-8",
         )
-        _run(job, limit_s + (60 if needs_torch else 20))
+        _run(job, PATIENCE * limit_s + (60 if needs_torch else 20))
         return _read(Path(folder), part, text, limit_s)
 
 
@@ -144,7 +150,8 @@ def main(job_path: str) -> None:
         _limit_memory()
     sys.breakpointhook = lambda *args, **kwargs: None  # nobody could answer the debugger here
     with open(folder / "stack.txt", "w", encoding="utf-8") as stack:
-        faulthandler.dump_traceback_later(job["limit_s"], exit=True, file=stack)
+        faulthandler.dump_traceback_later(PATIENCE * job["limit_s"], exit=True, file=stack)
+        _limit_processor(job["limit_s"], stack)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             verdicts = _examine(job, folder)
@@ -182,6 +189,20 @@ def load(name: str, text: str, file: str = CELL) -> Any:
     sys.modules[module.__name__] = module  # dataclasses and pickle look it up
     exec(compile(text, file, "exec"), vars(module))
     return vars(module)[name]
+
+
+def _limit_processor(limit_s: float, stack: TextIO) -> None:
+    """Write down where the code is, and end, when it has used so much processor time from now."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=stack)
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft_s = math.ceil(used.ru_utime + used.ru_stime + limit_s)
+    faulthandler.register(signal.SIGXCPU, file=stack, chain=True)  # then the process ends
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CPU, (soft_s, soft_s + 2))
 
 
 def _limit_memory() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -135,8 +136,6 @@ def test_suggested_import_is_the_one_that_the_lessons_write():
 
 
 def test_infinite_loop_is_stopped_and_shown_at_its_line(monkeypatch, capsys):
-    from dataclasses import replace
-
     quick = replace(SLOTS["kv_bytes_per_token"], limit_s=1.0)
     monkeypatch.setitem(SLOTS, "kv_bytes_per_token", quick)
     text = """
@@ -155,9 +154,17 @@ def test_infinite_loop_is_stopped_and_shown_at_its_line(monkeypatch, capsys):
     assert "still running after 1 s, so it was stopped: a loop that does not end?" in out
 
 
-def test_loop_that_swallows_every_exception_is_stopped_too(monkeypatch):
-    from dataclasses import replace
+def test_part_that_is_held_up_longer_than_it_computes_is_not_taken_for_a_loop(monkeypatch):
+    # A busy machine, or a frozen one: the clock runs, the processor is somebody else's.
+    quick = replace(SLOTS["kv_bytes_per_token"], limit_s=1.0)
+    monkeypatch.setitem(SLOTS, "kv_bytes_per_token", quick)
+    held_up = 'bytes_per_value, held_up=__import__("time").sleep(1.5)):'
+    text = ESTIMATE.replace("bytes_per_value):", held_up)
+    assert text != ESTIMATE
+    assert part("kv_bytes_per_token", cell(text)["estimate"]).is_green
 
+
+def test_loop_that_swallows_every_exception_is_stopped_too(monkeypatch):
     quick = replace(SLOTS["kv_bytes_per_token"], limit_s=1.0)
     monkeypatch.setitem(SLOTS, "kv_bytes_per_token", quick)
     text = """
