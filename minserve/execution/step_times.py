@@ -28,8 +28,9 @@ class StepTimes:
     """Wall time of an engine with a `TorchExecutor`, by part, from `with` to its end.
 
     scheduling is planning and committing; projections the matrix products with the norms and
-    activations between them; other is what is left of the executor: laying out the batch, rotating,
-    writing to the cache. On a GPU kernels outlast their calls, so times by part mean little there.
+    activations between them, and with rotating and writing to the cache where a kernel does it in
+    one go; other is what is left of the executor, such as laying out the batch. On a GPU kernels
+    outlast their calls, so times by part mean little there.
     """
 
     def __init__(self, engine: Engine) -> None:

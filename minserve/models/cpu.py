@@ -36,7 +36,7 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     The first time on a machine some seconds go into compiling; a line on standard error says so.
     """
     from minserve.models.attention.cpu import CpuPagedAttention
-    from minserve.models.cpu_layer import fused_finish
+    from minserve.models.cpu_layer import fuse
     from minserve.models.cpu_ops import CpuOps
 
     c = decoder.config
@@ -45,7 +45,7 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     for projection in (*decoder.projections(), decoder.vocabulary):
         lay_out(projection)
     for layer in decoder.layers:
-        layer.fused_finish = fused_finish(layer)
+        fuse(layer, cached)
     if decoder.vocabulary.weight is not decoder.embeddings:
         decoder.embeddings = halved(decoder.embeddings)
 

@@ -1,72 +1,141 @@
-"""What follows attention in a layer, in one compiled call.
+"""A layer before attention, and after it, each in one compiled call.
 
 Of a few tokens, handing results from one operation to the next takes about as long as computing
-them. Here threads go from a product to a norm to a product without coming back to Python.
+them. Here threads go from a product to a norm to a product without coming back to Python. They do
+the same operations in the same order, so no bit changes.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from minserve.models import jit
+from minserve.models.attention.cpu_values import NUMBA_TYPES as CACHED_TYPES
+from minserve.models.attention.cpu_values import bits as cached_bits
 from minserve.models.cpu_linear import NUMBA_TYPES, SERIAL_PRODUCTS, PanelLinear, bits
-from minserve.models.cpu_ops import norm_row, silu_row
+from minserve.models.cpu_ops import norm_row, rotate_row, silu_row
 from minserve.models.decoder import Layer
-from minserve.models.micro_kernel import multiply_panel
+from minserve.models.micro_kernel import PANEL, multiply_panel
+from minserve.models.projection import Projection
 
 numba = jit.require()
 prange = numba.prange
 
+ROWS = "f4[:,::1]"
 
-class FusedFinish:
-    """As `Layer.finish` without adapters, up to no bit: the same operations in the same order."""
 
-    def __init__(self, layer: Layer) -> None:
-        projections = (layer.out, layer.gate_up, layer.down)
-        weights = [projection.weight for projection in projections]
-        self._num_weights = sum(weight.numel() for weight in weights)
-        self._eps = layer.config.rms_norm_eps
-        self._norm = layer.mlp_norm.numpy()
-        self._arrays = [
-            array for p in projections for array in (bits(p.weight), p.multiply.scales.numpy())
-        ]
-        self._finish = _compiled(NUMBA_TYPES[weights[0].dtype])
+def fuse(layer: Layer, cached: torch.dtype) -> None:
+    """Let compiled calls do what they can of `layer`, for a cache of `cached`.
 
-    def __call__(self, x: Tensor, attended: Tensor) -> Tensor:
-        """See `Layer.finish`; float32."""
-        out = torch.empty_like(x)
-        is_small = len(x) * self._num_weights < SERIAL_PRODUCTS
-        jit.use_threads(1 if is_small else jit.max_threads())
-        found = attended.flatten(1).numpy()
-        self._finish(x.numpy(), found, *self._arrays, self._norm, self._eps, out.numpy())
+    They know float32 activations and weights in panels of one type, without biases. Adapters, and
+    norms of queries and keys, need the parts.
+    """
+    if layer.mlp_norm.dtype != torch.float32:
+        return
+    fills_panels = len(layer.qkv.weight) * PANEL == sum(layer.qkv.parts.values())
+    if _are_plain(layer.qkv) and layer.qk_norm is None and fills_panels:
+        layer.fused_start = FusedStart(layer, cached)
+    if _are_plain(layer.out, layer.gate_up, layer.down):
+        layer.fused_finish = FusedFinish(layer)
+
+
+def _are_plain(*projections: Projection) -> bool:
+    are_panels = all(isinstance(p.multiply, PanelLinear) and p.bias is None for p in projections)
+    return are_panels and len({p.weight.dtype for p in projections}) == 1
+
+
+def _arrays(*projections: Projection) -> list[np.ndarray]:
+    """Of each its weight and its scales."""
+    multiply = [cast(PanelLinear, projection.multiply) for projection in projections]
+    pairs = zip(projections, multiply, strict=True)
+    return [array for p, by in pairs for array in (bits(p.weight), by.scales.numpy())]
+
+
+def _share(num_products: int) -> None:
+    jit.use_threads(1 if num_products < SERIAL_PRODUCTS else jit.max_threads())
+
+
+class FusedStart:
+    """`Layer.project` and `TorchOps.rotate_and_store`, without adapters."""
+
+    def __init__(self, layer: Layer, cached: torch.dtype) -> None:
+        self._num_weights = layer.qkv.weight.numel()
+        self._head_dim, self._num_heads = layer.config.head_dim, layer.config.num_attention_heads
+        self._norm, self._eps = layer.attention_norm.numpy(), layer.config.rms_norm_eps
+        self._arrays = _arrays(layer.qkv)
+        kinds = NUMBA_TYPES[layer.qkv.weight.dtype], CACHED_TYPES[cached]
+        self._start = _compiled_start(*kinds)
+
+    def __call__(
+        self, keys: Tensor, values: Tensor, x: Tensor, cos: Tensor, sin: Tensor, slots: Tensor
+    ) -> Tensor:
+        """The rotated queries of `x`, `[n, num_heads, head_dim]`."""
+        out = torch.empty(len(x), self._num_heads, self._head_dim)
+        _share(len(x) * self._num_weights)
+        rows = [t.numpy() for t in (cos, sin, slots)]
+        cache_ = cached_bits(keys), cached_bits(values)
+        self._start(x.numpy(), self._norm, self._eps, *self._arrays, *rows, *cache_, out.numpy())
         return out
 
 
-def fused_finish(layer: Layer) -> FusedFinish | None:
-    """For `layer`, if its weights are laid out in panels of one type, without biases."""
-    projections = (layer.out, layer.gate_up, layer.down)
-    are_panels = all(isinstance(p.multiply, PanelLinear) and p.bias is None for p in projections)
-    is_float32 = layer.mlp_norm.dtype == torch.float32
-    has_one_type = len({p.weight.dtype for p in projections}) == 1
-    return FusedFinish(layer) if are_panels and is_float32 and has_one_type else None
+class FusedFinish:
+    """`Layer.finish`, without adapters."""
+
+    def __init__(self, layer: Layer) -> None:
+        projections = layer.out, layer.gate_up, layer.down
+        self._num_weights = sum(projection.weight.numel() for projection in projections)
+        self._norm, self._eps = layer.mlp_norm.numpy(), layer.config.rms_norm_eps
+        self._arrays = _arrays(*projections)
+        self._finish = _compiled_finish(NUMBA_TYPES[layer.out.weight.dtype])
+
+    def __call__(self, x: Tensor, attended: Tensor) -> Tensor:
+        """See `Layer.finish`."""
+        out = torch.empty_like(x)
+        _share(len(x) * self._num_weights)
+        rows = x.numpy(), attended.flatten(1).numpy()
+        self._finish(*rows, self._norm, self._eps, *self._arrays, out.numpy())
+        return out
 
 
 @cache
-def _compiled(kind: str):
-    weight = f"{kind}[:,:,::1], f4[::1]"
-    rows = "f4[:,::1]"
+def _compiled_start(kind: str, cached: str):
+    cache_ = f"{cached}[:,:,:,::1]"
     with jit.announced("layers"):
         return jit.kernel(
-            f"void({rows}, {rows}, {weight}, {weight}, {weight}, f4[::1], f4, {rows})"
+            f"void({ROWS}, f4[::1], f4, {kind}[:,:,::1], f4[::1], {ROWS}, {ROWS}, i8[::1],"
+            f"{cache_}, {cache_}, f4[:,:,::1])"
+        )(_start)
+
+
+@cache
+def _compiled_finish(kind: str):
+    weight = f"{kind}[:,:,::1], f4[::1]"
+    with jit.announced("layers"):
+        return jit.kernel(
+            f"void({ROWS}, {ROWS}, f4[::1], f4, {weight}, {weight}, {weight}, {ROWS})"
         )(_finish)
 
 
+def _start(x, norm, eps, weight, scales, cos, sin, slots, keys, values, out):
+    num_rows, head_dim = len(x), out.shape[2]
+    normed = np.empty(x.shape, np.float32)
+    qkv = np.empty((num_rows, len(scales)), np.float32)
+    by_head = qkv.reshape(num_rows, len(scales) // head_dim, head_dim)
+    for i in prange(num_rows):
+        norm_row(x, i, norm, eps, normed)
+    for panel in prange(len(weight)):
+        multiply_panel(normed, 0, num_rows, weight, panel, scales, qkv)
+    for i in prange(num_rows):
+        rotate_row(by_head, i, cos, sin, slots, keys, values, out)
+
+
 def _finish(
-    x, attended, out_w, out_scales, gate_up_w, gate_up_scales, down_w, down_scales, norm, eps, out
+    x, attended, norm, eps, out_w, out_scales, gate_up_w, gate_up_scales, down_w, down_scales, out
 ):
     num_rows, size = x.shape
     added = np.empty((num_rows, len(out_scales)), np.float32)

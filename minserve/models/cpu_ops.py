@@ -116,18 +116,24 @@ def silu_row(gate_up, i, out):
 
 
 def _rotate_and_store(qkv, cos, sin, slots, keys, values, out):
+    for i in prange(len(qkv)):
+        rotate_row(qkv, i, cos, sin, slots, keys, values, out)
+
+
+@numba.njit(**ROW_OPTIONS)
+def rotate_row(qkv, i, cos, sin, slots, keys, values, out):
+    """Row i of `TorchOps.rotate_and_store`."""
     block_size, kv_heads, head_dim = keys.shape[1], keys.shape[2], qkv.shape[2]
     heads, half = out.shape[1], head_dim // 2
-    for i in prange(len(qkv)):
-        block, t = slots[i] // block_size, slots[i] % block_size
-        key = np.empty(head_dim, np.float32)
-        for h in range(heads + kv_heads):
-            to = out[i, h] if h < heads else key
-            for d in range(half):
-                a, b = qkv[i, h, d], qkv[i, h, half + d]
-                to[d] = a * cos[i, d] + b * sin[i, d]
-                to[half + d] = b * cos[i, half + d] + a * sin[i, half + d]
-            if h >= heads:
-                write_head(keys[block, t, h - heads], key)
-        for h in range(kv_heads):
-            write_head(values[block, t, h], qkv[i, heads + kv_heads + h])
+    block, t = slots[i] // block_size, slots[i] % block_size
+    key = np.empty(head_dim, np.float32)
+    for h in range(heads + kv_heads):
+        to = out[i, h] if h < heads else key
+        for d in range(half):
+            a, b = qkv[i, h, d], qkv[i, h, half + d]
+            to[d] = a * cos[i, d] + b * sin[i, d]
+            to[half + d] = b * cos[i, half + d] + a * sin[i, half + d]
+        if h >= heads:
+            write_head(keys[block, t, h - heads], key)
+    for h in range(kv_heads):
+        write_head(values[block, t, h], qkv[i, heads + kv_heads + h])

@@ -42,8 +42,10 @@ class Layer:
     down: Projection  # intermediate -> hidden
 
     ops: TorchOps = TORCH_OPS
-    fused_finish: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
-    """What does `finish` without adapters in one go, where there is such a kernel."""
+    fused_start: Callable[..., torch.Tensor] | None = None
+    fused_finish: Callable[..., torch.Tensor] | None = None
+    """What does `project` and rotates, and what does `finish`, in one go where no adapter is asked
+    for: kernels of some devices (`minserve.models.cpu_layer`), or None."""
 
     def project(self, x: torch.Tensor, segments: Sequence[Segment] = ()) -> torch.Tensor:
         """Hidden states `[n, hidden]` to queries, keys and values, not rotated yet,
@@ -177,8 +179,12 @@ class Decoder:
         x = embedding(batch.token_ids, self.embeddings).to(self.norm.dtype)
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
         for layer, (keys, values) in zip(self.layers, kv_cache, strict=True):
-            qkv = self.by_tile(partial(layer.project, segments=batch.segments), x)
-            q = self.ops.rotate_and_store(qkv, cos, sin, batch.slots, keys, values)
+            if layer.fused_start and not batch.segments:
+                start = partial(layer.fused_start, keys, values)
+                q = self.by_tile(start, x, cos, sin, batch.slots)
+            else:
+                qkv = self.by_tile(partial(layer.project, segments=batch.segments), x)
+                q = self.ops.rotate_and_store(qkv, cos, sin, batch.slots, keys, values)
             attended = self.attention.attend(q, keys, values, batch.layouts[layer.window])
             x = self.by_tile(partial(layer.finish, segments=batch.segments), x, attended)
         logits = self.by_tile(self.to_logits, x[wanted])

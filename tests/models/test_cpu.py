@@ -87,6 +87,35 @@ def test_logits_are_those_of_the_plain_decoder(tmp_path, family):
         assert (plain - quick).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cached", [torch.float32, torch.int8])
+def test_a_layer_in_two_calls_has_the_bits_of_its_parts(tmp_path, family, cached):
+    decoder = Decoder.load(write_checkpoint(tmp_path, family=family, **FAMILIES[family]))
+    if not cpu.is_supported(decoder):
+        pytest.skip("needs numba")
+    cpu.make_fast(decoder, cached)
+    # Biases, and norms of queries and keys, are for the parts.
+    assert all(
+        bool(layer.fused_start) == (family in ("Llama", "Mistral")) for layer in decoder.layers
+    )
+    assert all(layer.fused_finish for layer in decoder.layers)
+    batch = TokenBatch.of(
+        [row(PROMPTS[0], range(8)), row(PROMPTS[1], range(8, 16))],
+        16,
+        decoder.attention,
+        "cpu",
+        decoder.config.windows,
+    )
+    results = []
+    for _ in range(2):
+        cache = allocate(decoder.config, 16, 16, cached)
+        logits, _ = decoder(batch, cache, batch.ends - 1)
+        results.append((logits, cache))
+        for layer in decoder.layers:
+            layer.fused_start = layer.fused_finish = None
+    assert all(torch.equal(fused, parts) for fused, parts in zip(*results, strict=True))
+
+
 def test_a_table_is_kept_in_16_bits_only_where_that_loses_nothing():
     table = torch.randn(5000, 8, generator=torch.Generator().manual_seed(0))
     for dtype in (torch.float16, torch.bfloat16):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -230,15 +228,10 @@ def test_a_damaged_or_foreign_adapter_is_refused_whole(base, adapter, tmp_path):
     assert not adapters(decoder)
 
 
-def test_the_command_line_takes_an_adapter(base, two, tmp_path):
+def test_the_command_line_takes_an_adapter(command_line, base, two, tmp_path):
     def ask(*options):
-        command = [sys.executable, "-m", "minserve", "generate", "Refunds", "--raw", "--json"]
-        done = subprocess.run(
-            [*command, "--model", str(base), "--max-tokens", "6", *options],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        command = ["generate", "Refunds", "--raw", "--json", "--max-tokens", "6", "--model"]
+        done = command_line.run(*command, str(base), *options)
         return done.returncode, done.stdout.splitlines()[-1:], done.stderr
 
     _, plain, _ = ask()
