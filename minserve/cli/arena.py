@@ -96,7 +96,8 @@ def _traffic(requests: int, load: float, seed: int):
     made = make_traffic("timing", requests, encoder(), rate_per_s=1.0, seed=seed)
     setup = Setup(NANO, field()[0].policy)
     at_once = run(setup, _calls(at_rate(made, 1.0, 1e6))).measures()
-    return _calls(at_rate(made, 1.0, load * at_once.requests_per_s)), NANO
+    rate_per_s = load * (at_once.requests_per_s or 1.0)
+    return _calls(at_rate(made, 1.0, rate_per_s)), NANO
 
 
 def _calls(arrivals) -> list:

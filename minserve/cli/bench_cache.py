@@ -95,7 +95,7 @@ def _exact(num_entries: int, redis: str) -> dict[str, Any]:
     from minserve.reuse.key import CanonicalKey, partition_of
     from minserve.reuse.redis_store import RedisStore
     from minserve.reuse.response import Answer, ExactCache, Source
-    from minserve.reuse.stores import MemoryStore, SqliteStore
+    from minserve.reuse.stores import MemoryStore, SqliteStore, Store
 
     count = 2_000
     queries, policies = _queries(count), policy_table()
@@ -130,6 +130,7 @@ def _exact(num_entries: int, redis: str) -> dict[str, Any]:
         "keys_per_s": _per_second(lambda n: CanonicalKey().of(queries[n]), count),
         "partitions_per_s": _per_second(lambda n: partition_of(queries[n]), count),
     }
+    store: Store
     for size in (count, num_entries):
         store = MemoryStore(max_entries=num_entries, max_bytes=4 << 30)
         found.setdefault("memory", []).append(measure(store, size))

@@ -65,8 +65,7 @@ def jobs(
         )
     if peers is not None and not (peers / "bin" / "python").exists():
         raise ConfigError(f"no Python in {peers}", "name a virtual environment; see the examples")
-    run = _chaos if chaos else _throughput
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in names:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="minserve-jobs-"))
@@ -77,9 +76,10 @@ def jobs(
                 server = stack.enter_context(TemporaryPostgres())
                 url = server.url
             if chaos:
-                rows.append(run(name, url, server, num_jobs or 10_000, workers, concurrency, seed))
+                num_jobs = num_jobs or 10_000
+                rows.append(_chaos(name, url, server, num_jobs, workers, concurrency, seed))
             else:
-                rows += run(name, url, folder, num_jobs or 1_000, concurrency, peers)
+                rows += _throughput(name, url, folder, num_jobs or 1_000, concurrency, peers)
                 rows.append(_claims(name, url))
     _table(rows)
     if json:
@@ -149,7 +149,8 @@ def _claims(name: str, url: str) -> dict[str, Any]:
     from minserve.jobs.store import JobStore
     from minserve.request import Identity
 
-    store, row = JobStore(url, _kinds()), {"queue": f"milliseconds of a claim, {name}"}
+    store = JobStore(url, _kinds())
+    row: dict[str, Any] = {"queue": f"milliseconds of a claim, {name}"}
     there = 0
     for num_finished in FINISHED:
         with store.transaction() as tx:

@@ -62,9 +62,9 @@ def sidechannel(
     verdicts = []
     for case, (scope, _) in CASES.items():
         way = (
-            send_over_http(model, blocks, scope)
-            if http
-            else nullcontext(send_in_process(executor, scope, WallClock()))
+            nullcontext(send_in_process(executor, scope, WallClock()))
+            if executor
+            else send_over_http(model, blocks, scope)
         )
         with console.status(VERDICTS[case]), way as send:
             verdicts.append(measure(case, send, trials, prompts, rng))

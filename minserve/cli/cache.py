@@ -106,9 +106,9 @@ def invalidate(
         told = from_dict(jsonlib.loads(event))
     except ValueError as error:
         raise ConfigError(f"the event is not JSON: {error}", "quote it for the shell") from None
-    if store in ("memory", "off"):
-        raise ConfigError(f"{store} is nobody else's", "give sqlite:PATH or redis://HOST:PORT")
     opened = open_store(store)
+    if opened is None or store == "memory":
+        raise ConfigError(f"{store} is nobody else's", "give sqlite:PATH or redis://HOST:PORT")
     try:
         num_removed = opened.invalidate(told.tags())
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,11 +56,13 @@ def estimate(
     - the same with `--devices 4`: a quarter of the heads, and so of the bytes, on each
     """
     shape = _shape(bytes_per_token, model, layers, kv_heads, head_dim)
-    if shape is None:
-        per_token = parse_bytes(bytes_per_token)
-    else:
-        per_token = shape.bytes_per_token(dtype, devices)
-    report = {"bytes_per_token": per_token, "context_tokens": context, "free_bytes": None}
+    given = bytes_per_token or ""
+    per_token = shape.bytes_per_token(dtype, devices) if shape else parse_bytes(given)
+    report: dict[str, Any] = {
+        "bytes_per_token": per_token,
+        "context_tokens": context,
+        "free_bytes": None,
+    }
     if shape:
         report |= {"dtype": dtype, "devices": devices, "layers": shape.num_layers}
         report |= {"kv_heads": shape.num_kv_heads, "head_dim": shape.head_dim}
@@ -72,7 +74,7 @@ def estimate(
             report |= {"free_bytes": free_bytes, "total_tokens": fits.total_tokens}
             report["concurrent_requests"] = fits.concurrent_requests
             for units in ("decimal", "binary"):
-                per = parse_bytes(_in_units(bytes_per_token, units)) if not shape else per_token
+                per = per_token if shape else parse_bytes(_in_units(given, units))
                 room = parse_bytes(_in_units(free, units))
                 concurrent = Capacity(per, context, room, block_size).concurrent_requests
                 report[units] = {
@@ -102,7 +104,7 @@ def _shape(
         )
     if bytes_per_token is not None:
         return None
-    return _shape_of_model(model) if model is not None else KVShape(layers, kv_heads, head_dim)
+    return _shape_of_model(model) if model is not None else KVShape(*by_hand)
 
 
 def _shape_of_model(name: str) -> KVShape:

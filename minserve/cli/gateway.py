@@ -174,7 +174,7 @@ def make_gateway(
     make_cache = cache_maker(settings)
     # NOTE: whether the weights there are still the same, nobody here can see.
     model = ModelTuple(upstream.model, upstream.url, tokenizer=served.root)
-    with_cache = make_cache and (lambda service: make_cache(service, model))
+    with_cache = (lambda service: make_cache(service, model)) if make_cache else None
     return UpstreamGateway(served, upstream, keys, salts, limits, tokens_per_s, with_cache)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -164,7 +164,8 @@ class _Answer:
     def __init__(self, tokenizer, request, shown: bool) -> None:
         self.request, self.shown = request, shown
         self.tokenizer, self.detokenizer = tokenizer, tokenizer.detokenizer(request.sampling.stop)
-        self.text, self.logprobs = "", []
+        self.text = ""
+        self.logprobs: list[Any] = []
 
     def take_newest(self, request, eos_token_ids: frozenset[int]) -> bool:
         """Take in the last token of `request`, which is this answer's; True at a stop string."""
@@ -223,7 +224,7 @@ def _adapter(text: str | None) -> dict[str, str]:
     return {name: folder}
 
 
-def _speculation(name: str, executor, num_blocks: int, dtype: str):
+def _speculation(name: str, executor, num_blocks: int, dtype: str | None):
     """What guesses tokens: nothing, n-grams, or the model of that name."""
     if not name:
         return None

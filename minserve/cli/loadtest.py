@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json as jsonlib
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -90,6 +91,7 @@ def loadtest(
     traffic = asked.workload()
     pace = asked.pace(1.0 if sweep else traffic.rate_per_s, timeout)
     how = {"pace": pace, "objectives": objectives, "num_warmups": num_warmups, "keeps": save_result}
+    run: Callable[..., Any]
     if base_url is not None:
         from minserve.loadtest.generator import Target
 

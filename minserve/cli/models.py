@@ -45,7 +45,7 @@ def _all() -> list[dict[str, Any]]:
 
     found = []
     for model in known_models():
-        about = {
+        about: dict[str, Any] = {
             "name": model.name,
             "aliases": [alias for alias, name in ALIASES.items() if name == model.name],
             "description": model.description,
@@ -67,8 +67,8 @@ def _all() -> list[dict[str, Any]]:
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("name", "here", "weights", "parameters", "context", "what it is"):
-        justify = "right" if column in ("parameters", "context") else "left"
-        table.add_column(column, justify=justify, no_wrap=column == "name")
+        is_number = column in ("parameters", "context")
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=column == "name")
     for about in found:
         here = "no" if not about["fetched"] else "yes" if about["has_weights"] else "no weights"
         table.add_row(
@@ -100,7 +100,7 @@ def _one(name: str) -> dict[str, Any]:
     config = config_of(name)
     kv = KVShape(config.num_hidden_layers, config.num_kv_heads, config.head_dim)
     windows = sorted({window for window in config.windows if window})
-    report = {
+    report: dict[str, Any] = {
         "model": name,
         "family": config.family,
         "architecture": config.architecture,

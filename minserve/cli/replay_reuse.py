@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minserve.errors import ConfigError
@@ -41,7 +41,7 @@ def measure(
         )
 
     engines = [engine(model, executor)]
-    columns = reuse.COLUMNS
+    columns: Sequence[str] = reuse.COLUMNS
     if second:
         engines.append(engine(second, TorchExecutor(second, num_blocks=256)))
     else:

@@ -39,7 +39,9 @@ def serve(
             "one last kept."
         ),
     ] = None,
-    ordering: Annotated[str, typer.Option(help="fifo, deadline, priority, fair or shortest.")] = "fair",
+    ordering: Annotated[
+        str, typer.Option(help="fifo, deadline, priority, fair or shortest.")
+    ] = "fair",
     max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
     token_budget: Annotated[int, typer.Option(help="Most tokens in a step.")] = 512,
     step_cap: Annotated[
@@ -125,6 +127,7 @@ def serve(
     from minserve.serving.identity import Salts, Scope
     from minserve.serving.run import bind, run, url_of
     from minserve.serving.server import Limits
+    from minserve.serving.watch import Watch
 
     if prefix_scope not in ("off", *Scope):
         raise ConfigError(f"prefix scope {prefix_scope!r}", f"use off or one of {', '.join(Scope)}")
@@ -163,7 +166,8 @@ def serve(
     if embedding_model:
         server.embeddings = embeddings_of(embedding_model)
     load_s = time.perf_counter() - began_s
-    server.watch.metrics.model_load_s.set(load_s)
+    if isinstance(server.watch, Watch):  # a cluster's replicas tell it themselves
+        server.watch.metrics.model_load_s.set(load_s)
 
     from minserve.serving.app import create_app
 

@@ -229,7 +229,7 @@ def takes_traffic(*left_out: str, **defaults: Any) -> Callable[[Callable], Calla
             return command(**given, **{asked: Traffic(**(defaults | traffic))})
 
         parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in flat]
-        run.__signature__ = signature.replace(parameters=parameters)
+        vars(run)["__signature__"] = signature.replace(parameters=parameters)
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
 

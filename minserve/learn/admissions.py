@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from minserve.errors import ConfigError
 from minserve.request import Request, WorkloadClass
@@ -50,6 +50,14 @@ class AdmissionAnswers(Protocol):
 
 class AdmissionBase:
     """Asks the three questions: the first that objects decides. `self.budgets` is by class."""
+
+    if TYPE_CHECKING:  # whoever derives from it answers them
+
+        def budget(self, request: Request, load: Load) -> Refuse | None: ...
+
+        def pressure(self, request: Request, load: Load) -> Refuse | None: ...
+
+        def deadline(self, request: Request, load: Load) -> Refuse | None: ...
 
     def __init__(self, budgets: Budgets = DEFAULT_BUDGETS) -> None:
         self.budgets = budgets

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from minserve.jobs.store import JobStore
@@ -106,4 +106,4 @@ def install_job_lease(store: JobStore, part: Callable[..., Any]) -> JobStore:
     """
     from minserve.learn.leased_store import LeasedStore
 
-    return LeasedStore(store, part)
+    return cast("JobStore", LeasedStore(store, part))  # in all else it is one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypeGuard
 
 
 def predicted(guess: float | None, measured: float, what: str, close: float = 0.15) -> None:
@@ -39,7 +40,7 @@ def choose(quiz: str, answer: str | None) -> None:
         print(f"{'Yes' if letter == right else 'Not quite'}: {because[letter]}")
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -33,7 +33,8 @@ class Source:
     @property
     def compact(self) -> str:
         """The text as it is kept: without the blank lines of what was left out."""
-        lines, result = self.text.splitlines(), []
+        lines = self.text.splitlines()
+        result: list[str] = []
         for line in lines:
             if line.strip() or (result and result[-1].strip()):
                 result.append(line.rstrip())
@@ -59,7 +60,7 @@ def source_of(target: Any) -> Source:
             "define it at the left margin of an ordinary cell, without %% on the first line",
         )
     kept = _closure(tree.body, wanted[-1])
-    numbers = {n for node in kept for n in range(_first_line(node), node.end_lineno + 1)}
+    numbers = {n for node in kept for n in range(_first_line(node), (node.end_lineno or 0) + 1)}
     text = "".join(
         line if n in numbers else "\n" for n, line in enumerate(lines, start=1) if n <= max(numbers)
     )
@@ -131,7 +132,9 @@ def _is_stored(node: ast.Name) -> bool:
 
 
 def _closure(body: list[ast.stmt], target: ast.stmt) -> list[ast.stmt]:
-    kept = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+    kept: list[ast.stmt] = [
+        n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"
+    ]
     kept += [n for n in body if isinstance(n, ast.ImportFrom) and n.names[0].name == "*"]
     todo = [target]
     while todo:
@@ -167,10 +170,9 @@ def _mentions(line: str, name: str) -> bool:
 def _import_of(name: str, value: Any) -> str:
     """The import statement that would give `value` the name `name`; empty if none can."""
     if isinstance(value, ModuleType):
-        module = value.__name__
-        if module == name:
+        if value.__name__ == name:
             return f"import {name}"
-        return f"import {module} as {name}"
+        return f"import {value.__name__} as {name}"
     module, original = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if not module or module == "__main__" or not isinstance(original, str):
         return ""

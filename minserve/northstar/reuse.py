@@ -305,7 +305,7 @@ def run_all(
     count: int,
     seed: int = 0,
     columns: Sequence[str] = COLUMNS,
-    on_column: Callable[[str], None] = lambda name: None,
+    on_column: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Any]:
     """The `reuse` part of a replay's report: a column for each way, and what the gate reads."""
     asks, replay = make_asks(count, seed), ReuseReplay(engines, loop, embedder)

@@ -120,7 +120,7 @@ def examine(
     suite: Suite,
     candidate: Any,
     source_file: str = "",
-    on_rule: Callable[[Rule], None] = lambda rule: None,
+    on_rule: Callable[[Rule], object] = lambda rule: None,
 ) -> list[Verdict]:
     """Try every rule on `candidate`. Steps behind one that is not in order only wait for it.
 

@@ -6,7 +6,7 @@ smallest upwards, so the counterexample it shows is the smallest that there is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -37,7 +37,7 @@ class Asked:
     def __init__(
         self,
         policy: Policy,
-        settings: dict[str, float],
+        settings: Mapping[str, float],
         running: Sequence[Seen] = (),
         waiting: Sequence[Seen] = (),
         free_tokens: int = 1000,
@@ -81,7 +81,7 @@ class Asked:
             if not isinstance(item, (list, tuple)) or len(item) != 2:
                 self.fail(f"each entry is a pair (request, num_tokens); this is {item!r:.60}")
             request, num_tokens = item
-            if known.get(getattr(request, "id", None)) is not request:
+            if known.get(getattr(request, "id", "")) is not request:
                 self.fail(f"only requests of the view can run, not {request!r:.60}")
             if type(num_tokens) is not int or num_tokens < 1:
                 self.fail(f"{request.id} gets {num_tokens!r} tokens: give 1 or more, or leave it")

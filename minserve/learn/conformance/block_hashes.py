@@ -88,7 +88,7 @@ def _whole_token_ids(hashes: Hashes) -> None:
 def _not_by_hash(hashes: Hashes) -> None:
     asked = Asked(hashes)
 
-    def refuse(value: object) -> int:
+    def refuse(value: object) -> None:
         asked.fail(
             "Python's hash() differs from process to process (PYTHONHASHSEED), has 64 bits, and "
             "anybody can construct two texts with the same one"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 from unittest import mock
 
 from minserve.learn.conformance import BrokenRule, Ladder, Rules, Suite, returned
@@ -31,19 +32,22 @@ def asking(text: str, query: Query = PLAIN) -> Query:
     return replace(query, messages=(*query.messages[:-1], Message("user", text)))
 
 
+def _with(plain: Any, name: str, value: object) -> Any:
+    return replace(plain, **{name: value})
+
+
 def variants() -> list[tuple[str, Query]]:
     """Requests whose answers may differ from PLAIN's, one field changed in each."""
     made: list[tuple[str, Query]] = []
     for f in fields(Decoding):
-        value = ("END",) if f.name == "stop" else (7,) if f.name == "stop_token_ids" else 3
-        value = True if f.name == "ignore_eos" else value
-        changed = replace(PLAIN.decoding, **{f.name: value})
-        made.append((f"decoding.{f.name}", replace(PLAIN, decoding=changed)))
+        value = {"stop": ("END",), "stop_token_ids": (7,), "ignore_eos": True}.get(f.name, 3)
+        decoding = _with(PLAIN.decoding, f.name, value)
+        made.append((f"decoding.{f.name}", replace(PLAIN, decoding=decoding)))
     for f in fields(ModelTuple):
-        changed = replace(PLAIN.model, **{f.name: "other"})
-        made.append((f"model.{f.name}", replace(PLAIN, model=changed)))
+        model = _with(PLAIN.model, f.name, "other")
+        made.append((f"model.{f.name}", replace(PLAIN, model=model)))
     names = ("answer_class", "tool_state", "prompt_version", "policy_version", "corpus_snapshot")
-    made += [(name, replace(PLAIN, **{name: "other"})) for name in (*names, "locale")]
+    made += [(name, _with(PLAIN, name, "other")) for name in (*names, "locale")]
     system, user = PLAIN.messages
     made += [
         ("tools", replace(PLAIN, tools=[{"name": "find", "limit": 2}])),

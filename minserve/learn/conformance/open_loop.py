@@ -14,7 +14,8 @@ class _Tried:
     """One run against a server whose answers take the given times."""
 
     def __init__(self, loop: Loop, rate_per_s: float, service_s: list[float]) -> None:
-        self.service_s, self.sent_s = service_s, []
+        self.service_s = service_s
+        self.sent_s: list[float] = []
         self.example = [
             f"service times: {', '.join(f'{s:g}' for s in service_s)} s",
             f"open_loop({rate_per_s:g}, {len(service_s)}, serve)",

@@ -46,14 +46,14 @@ class _Case:
 
     def run(self, attend: Attend) -> Tensor:
         """The candidate's answer, checked to be a tensor of the right shape that is finite."""
-        given = [self.query.clone(), self.key_cache.clone(), self.value_cache.clone()]
+        query, keys, values = (t.clone() for t in (self.query, self.key_cache, self.value_cache))
         with showing(self.lines):
-            out = attend(*given, list(self.table), len(self.keys))
+            out = attend(query, keys, values, list(self.table), len(self.keys))
         if not isinstance(out, Tensor) or out.shape != self.query.shape:
             found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else returned(out)
             self.fail(f"a tensor of shape {list(self.query.shape)} is wanted, not {found}")
         before = (self.query, self.key_cache, self.value_cache)
-        if not all(map(torch.equal, given, before)):
+        if not all(map(torch.equal, (query, keys, values), before)):
             self.fail("query and caches belong to the engine; one of them was changed")
         if not out.isfinite().all():
             self.fail(f"the result is not finite: {_short(out)}")

@@ -78,7 +78,7 @@ def _the_latest_goes_first(make_room: MakeRoom) -> None:
     for running, missing in _cases():
         t = _Tried(make_room, running, missing)
         arrival = {c.id: c.arrival_s for c in running}
-        by_arrival = sorted(arrival, key=arrival.get, reverse=True)
+        by_arrival = sorted(arrival, key=lambda id: arrival[id], reverse=True)
         if t.victims != by_arrival[: len(t.victims)]:
             t.fail(f"from latest to earliest they are {by_arrival}; the victims are {t.victims}")
 

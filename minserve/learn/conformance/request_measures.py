@@ -36,9 +36,10 @@ class _Tried:
 
 def _is_close(value: object, right: object) -> bool:
     if isinstance(right, list):
-        same = isinstance(value, list) and len(value) == len(right)
-        return same and all(map(_is_close, value, right))
-    if right is None or not isinstance(value, int | float):
+        if not isinstance(value, list) or len(value) != len(right):
+            return False
+        return all(map(_is_close, value, right))
+    if not isinstance(right, int | float) or not isinstance(value, int | float):
         return value is right
     return abs(value - right) < 1e-9
 

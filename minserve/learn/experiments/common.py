@@ -61,10 +61,14 @@ def again(request: Request) -> Request:
     )
 
 
+def or_never(time_s: float | None) -> float:
+    """The time; infinite for what has not come."""
+    return math.inf if time_s is None else time_s
+
+
 def ttft_s(request: Request) -> float:
     """Seconds to its first token; infinite for a request that has none."""
-    found = request.timeline.ttft_s
-    return math.inf if found is None else found
+    return or_never(request.timeline.ttft_s)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from minserve.engine import Engine
 from minserve.execution.executor import Row
-from minserve.learn.experiments.common import quantile, words
+from minserve.learn.experiments.common import or_never, quantile, ttft_s, words
 from minserve.learn.experiments.lesson2 import Run, simulate
 from minserve.models.config import ModelConfig
 from minserve.request import Request, SamplingParams
@@ -83,7 +83,8 @@ def question(executor: TorchExecutor, number: int = 0) -> tuple[str, list[int]]:
 
 def q_k_v(executor: TorchExecutor, token_ids: Sequence[int]) -> list[tuple[str, str]]:
     """The shapes of queries, keys and values in the first layer, as they go by."""
-    backend, seen = executor.decoder.attention, []
+    backend = executor.decoder.attention
+    seen: list[tuple[int, ...]] = []
     forward = Forward(executor)
     executor.decoder.attention = _Watched(backend, seen)
     try:
@@ -180,7 +181,7 @@ def noon(short_first: bool) -> Run:
 
 def ttfts_s(run: Run, wanted: Callable[[Request], bool] = lambda request: True) -> list[float]:
     """Times to first token of those wanted."""
-    return [request.timeline.ttft_s for request in run.requests if wanted(request)]
+    return [ttft_s(request) for request in run.requests if wanted(request)]
 
 
 TTFT_HEADING = ("time to first token (s)", "requests", "mean", "p50", "p95", "slowest")
@@ -214,7 +215,7 @@ def stream(request: Request, together: int = 1) -> list[tuple[float, int]]:
     later = timeline.token_times_s[1:]
     chunks = [later[at : at + together] for at in range(0, len(later), together)]
     return [
-        (timeline.scheduled_s, 0),
+        (or_never(timeline.scheduled_s), 0),
         (timeline.token_times_s[0], 1),
         *((chunk[-1], len(chunk)) for chunk in chunks),
         (timeline.token_times_s[-1] + 0.050, 0),
@@ -234,7 +235,7 @@ MEASURES_HEADING = (
 def measures_row(request: Request, measured: Any) -> tuple[str, ...]:
     """Cells under `MEASURES_HEADING`, from a `RequestMeasures`; queue delay is the engine's."""
     times = (
-        request.timeline.queue_delay_s,
+        or_never(request.timeline.queue_delay_s),
         measured.ttft_s,
         max(measured.itl_s),
         measured.tpot_s,
@@ -265,8 +266,8 @@ def crowd_row(places: int, run: Run) -> tuple[Any, ...]:
     """Cells under `CROWD_HEADING`."""
     timelines = [request.timeline for request in run.requests]
     queue_s, total_s = (
-        fmean(t.queue_delay_s for t in timelines),
-        fmean(t.e2e_s for t in timelines),
+        fmean(or_never(t.queue_delay_s) for t in timelines),
+        fmean(or_never(t.e2e_s) for t in timelines),
     )
     gap_ms = run.itl_s(0.95) * 1000
     return places, f"{run.tokens_per_s:,.0f}", f"{gap_ms:.1f}", f"{queue_s:.2f}", f"{total_s:.2f}"
@@ -286,7 +287,7 @@ class Little:
 
 def little(run: Run, begin_s: float, end_s: float, every_s: float = 0.02) -> Little:
     """Look every `every_s` seconds who is there; count who arrives; time those who arrived."""
-    spans = [(r.arrival_s, r.timeline.finished_s) for r in run.requests]
+    spans = [(r.arrival_s, or_never(r.timeline.finished_s)) for r in run.requests]
     looks = [begin_s + i * every_s for i in range(round((end_s - begin_s) / every_s))]
     present = [sum(arrived <= now < left for arrived, left in spans) for now in looks]
     times_s = [left - arrived for arrived, left in spans if begin_s <= arrived < end_s]

@@ -13,7 +13,7 @@ from minserve.engine import Engine
 from minserve.events import Event, StepStarted
 from minserve.execution.executor import Executor
 from minserve.execution.simulated import CostModel, SimulatedExecutor
-from minserve.learn.experiments.common import BIG_MODEL, again, quantile, words
+from minserve.learn.experiments.common import BIG_MODEL, again, or_never, quantile, ttft_s, words
 from minserve.learn.parts import get
 from minserve.learn.parts_of_engine import OrderingPart
 from minserve.learn.policies import PolicyPart
@@ -22,7 +22,7 @@ from minserve.request import Identity, Request, SamplingParams
 from minserve.scheduling.compatibility import anyone
 
 
-def policy(name: str, mine: bool = True, **settings: float) -> PolicyPart:
+def policy(name: str, mine: bool = True, **settings: Any) -> PolicyPart:
     """A batching part as the engine takes it: yours if it is ready, else the reference."""
     return PolicyPart(get(name, mine=mine), **settings)
 
@@ -59,7 +59,7 @@ class Run:
 
     def ttft_s(self, share: float) -> float:
         """A quantile of the time to first token (nearest rank)."""
-        return quantile([request.timeline.ttft_s for request in self.requests], share)
+        return quantile([ttft_s(request) for request in self.requests], share)
 
     def itl_s(self, share: float) -> float:
         """A quantile of the gaps between tokens, of all requests together."""
@@ -67,7 +67,7 @@ class Run:
 
     def e2e_s(self, share: float) -> float:
         """A quantile of the time from arrival to the last token."""
-        return quantile([request.timeline.e2e_s for request in self.requests], share)
+        return quantile([or_never(r.timeline.e2e_s) for r in self.requests], share)
 
     def one_pass_row(self, name: str) -> tuple[str, ...]:
         """Cells under `ONE_PASS_HEADING`, for requests that write nothing."""
@@ -192,7 +192,7 @@ def long_prompts(policy: Any, prompt_tokens: int = 3000) -> Burst:
     long = [words(f"long {n}", prompt_tokens, 10, arrival_s=0.5) for n in range(3)]
     run = simulate(policy, [*writers, *long])
     gaps = [gap for request in run.requests[:6] for gap in request.timeline.itl_s]
-    first = max(request.timeline.ttft_s for request in run.requests[6:])
+    first = max(ttft_s(request) for request in run.requests[6:])
     return Burst(round(max(gaps) * 1000, 1), round(first, 2), run)
 
 
@@ -213,7 +213,7 @@ def separate_pools(prompt_tokens: int = 3000) -> tuple[float, float]:
     ]
     writing = simulate(ContinuousBatching(token_budget=8192), moved)
     gaps = [gap for request in writing.requests[:6] for gap in request.timeline.itl_s]
-    first = max(request.timeline.ttft_s for request in reading.requests[6:])
+    first = max(ttft_s(request) for request in reading.requests[6:])
     return round(max(gaps) * 1000, 1), round(first, 2)
 
 

@@ -94,7 +94,7 @@ class Assistant:
         engine = Engine(executor)
         service = Service(LocalClient(engine, self.loop), self.tokenizer.detokenizer)
         name = self.tokenizer.folder.name
-        self.service = service
+        self.service: Any = service
         if cache is not None:
             now_s = self.loop.clock.now_s
             self.service = CachedService(
@@ -243,7 +243,7 @@ def change_of_terms(
     Rows under `TERMS_HEADING`.
     """
     asks = changing_asks(3)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, has_event in (("time to live alone", False), ("and an event", True)):
         assistant = Assistant(executor, LearnedCache(NORTHSTAR, make, key))
         assistant.ask_all(asks)

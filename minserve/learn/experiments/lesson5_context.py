@@ -178,7 +178,7 @@ def tool_result() -> tuple[Any, Any, list[str]]:
         ],
         "trace_id": "5d0c4f9e-8b4f-4f0e-9d59-2f6c1a7e3b10",
     }
-    line = {"properties": {"number": {}, "amount": {}}}
+    line: dict[str, Any] = {"properties": {"number": {}, "amount": {}}}
     schema = {
         "properties": {
             "customer": {"properties": {"name": {}}},

@@ -73,7 +73,7 @@ def events(make: Callable[..., Any] = TaggedCache, key: Key = cache_key) -> list
         "marlow's data is to be gone": DataDeleted(tenant="marlow"),
         "the model has new weights": ModelChanged(model="nano"),
     }
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, event in happenings.items():
         cache = LearnedCache(_FOR_ITS_ASKER, make, key)
         asked = []
@@ -109,13 +109,22 @@ def late_event(
     cache.put(query, Answer("34 days", sources=(Source("faq/1"),)), 0.0, 0)
     for now_s in (10.0, 70.0, 90.0, 110.0):
         cache.get(query, now_s)
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
+    handler = _Lines()
     log.addHandler(handler)
     cache.invalidate(PolicyChanged(happened_s=60.0), 120.0)
     log.removeHandler(handler)
-    return list(cache.incidents), lines
+    return list(cache.incidents), handler.lines
+
+
+class _Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def question(text: str, tenant: str = "alder") -> Query:
@@ -153,7 +162,8 @@ def day(
     policies = PolicyTable([ClassPolicy("policy", Scope.TENANT, freshness_s)])
     cache = make(policies, by_question)
     questions = [question(f"question {number}") for number in range(40)]
-    versions, day_s = Counter(), 86_400.0
+    versions: Counter[int] = Counter()
+    day_s = 86_400.0
     happenings: list[tuple[float, int, str, int]] = []
 
     def plan(at_s: float, what: str, which: int) -> None:
@@ -328,7 +338,7 @@ def cut_short(make: Callable[..., Any] = TaggedCache, key: Key = cache_key) -> s
     return "a whole answer, computed afresh" if found is None else f"{found.text!r}"
 
 
-def unchecked() -> list[tuple[str, str, str]]:
+def unchecked() -> list[tuple[str, ...]]:
     """Two answers, of which one says what no evidence says: stored without a check, and with one.
 
     Rows of (answer, unchecked, checked).
@@ -338,7 +348,7 @@ def unchecked() -> list[tuple[str, str, str]]:
     def is_grounded(query: Query, answer: Answer) -> bool:
         return grounded(query.question, "policy", evidence, answer.text)
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for text in (evidence[0], "The refund window of Cinder Pass is 80 days."):
         kept = []
         for validate in (lambda query, answer: True, is_grounded):
@@ -350,7 +360,7 @@ def unchecked() -> list[tuple[str, str, str]]:
     return rows
 
 
-def evidence_apart() -> list[tuple[str, str, str]]:
+def evidence_apart() -> list[tuple[str, ...]]:
     """Who finds the answer, and who finds the evidence that was looked up for it.
 
     Rows of (request, answer, evidence).
@@ -360,7 +370,7 @@ def evidence_apart() -> list[tuple[str, str, str]]:
     sources = (Source("faq/1"),)
     cache.put(asked, Answer("18 days", sources=sources), 0.0, 0)
     cache.put_evidence(asked, Evidence(("The refund window is 18 days.",), sources), 0.0, 0)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, query in (
         ("the same again", asked),
         ("to a larger model", replace(asked, model=ModelTuple("large"))),

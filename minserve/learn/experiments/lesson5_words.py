@@ -249,7 +249,7 @@ def thresholds(gate: GateFunction = semantic_gate, margin: float = 0.08) -> list
         "one strict": f"{max(max(v) for v in learnt.values()):.2f}",
         "one per intent": shown,
     }
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, hits in tallies.items():
         false = hits.count(False)
         bound = upper_bound(false, len(hits))
@@ -287,7 +287,7 @@ def who_asked(seed: int = 5) -> list[tuple[str, ...]]:
             asks.append((tenant, number, second))
     vectors = embed([text for _, _, text in stored])
     tenants = np.array([tenant for tenant, _, _ in stored])
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, partition_first in (("look up, then authorise", False), ("partition first", True)):
         hits = 0
         for (tenant, _, text), vector in zip(asks, embed([a[2] for a in asks]), strict=True):

@@ -15,7 +15,7 @@ import numpy as np
 
 from minserve.clock import EventLoop, VirtualClock
 from minserve.engine import Engine
-from minserve.learn.experiments.common import BIG_MODEL, again, quantile
+from minserve.learn.experiments.common import BIG_MODEL, again, or_never, quantile
 from minserve.learn.parts_of_load import Sent
 from minserve.loadtest.arrivals import poisson, waves
 from minserve.loadtest.datasets import Call, calls
@@ -47,7 +47,7 @@ REAL = Workload("azure", scale=0.5, num_prompts=400, seed=6)
 def lengths(traffic: Workload = REAL) -> tuple[tuple[int, int], ...]:
     """(prompt tokens, answer tokens) of its requests."""
     samples = (call.sample for call in traffic.at_rate(1.0).calls())
-    return tuple((len(s.token_ids), s.sampling.max_tokens) for s in samples)
+    return tuple((len(s.token_ids or ()), s.sampling.max_tokens) for s in samples)
 
 
 @lru_cache
@@ -166,7 +166,7 @@ def busy_minutes(count: int = 4) -> tuple[tuple[float, float], ...]:
     samples = (call.sample for call in replace(REAL, num_prompts=10_000).at_rate(1.0).calls())
     times_s = waves(1.0, 11.0, 60.0 * count, random.Random(6))
     within = takewhile(lambda call: call.at_s < 60.0 * count, calls(times_s, samples))
-    return tuple((record.intended_s, record.ttft_s) for record in served(within))
+    return tuple((record.intended_s, or_never(record.ttft_s)) for record in served(within))
 
 
 def served(given: Iterable[Call], setup: Setup = COLD) -> list[Record]:
@@ -255,8 +255,9 @@ def twice(setup: Setup) -> list[tuple[str, ...]]:
     first = list(traffic.calls())
     second = [replace(call, id=f"again-{call.id}", at_s=call.at_s + 100.0) for call in first]
     found = served([*first, *second], setup)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, start_s in (("first run", 0.0), ("second run", 100.0)):
-        half = [record.ttft_s for record in found if start_s <= record.intended_s < start_s + 100]
+        end_s = start_s + 100
+        half = [or_never(r.ttft_s) for r in found if start_s <= r.intended_s < end_s]
         rows.append((name, f"{quantile(half, 0.5):.3f}", f"{quantile(half, 0.99):.3f}"))
     return rows

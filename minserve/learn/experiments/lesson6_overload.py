@@ -13,7 +13,7 @@ from minserve.engine import Engine
 from minserve.events import Event, EventLog, Finished, StepStarted, TokensProduced
 from minserve.execution.simulated import SimulatedExecutor
 from minserve.learn.admissions import LadderBase
-from minserve.learn.experiments.common import BIG_MODEL, quantile
+from minserve.learn.experiments.common import BIG_MODEL, or_never, quantile
 from minserve.learn.experiments.lesson6 import BIG, REAL
 from minserve.learn.parts_of_load import install_admission, install_overload_ladder
 from minserve.loadtest.arrivals import poisson, waves
@@ -59,7 +59,7 @@ class Person:
     @property
     def is_in_time(self) -> bool:
         """The whole answer came while they waited."""
-        return self.is_complete and (self.deadline_s is None or self.ended_s <= self.deadline_s)
+        return self.is_complete and or_never(self.ended_s) <= or_never(self.deadline_s)
 
     def request(self, now_s: float) -> Request:
         """What they send at `now_s`; its deadline, if it tells one, is when they lose patience."""
@@ -78,12 +78,12 @@ def crowd(rate_per_s: float, seconds: float = 40.0, seed: int = 6) -> list[Perso
     """People with questions of real lengths, answers cut to 150 tokens."""
     rng = random.Random(seed)
     samples = (call.sample for call in replace(REAL, num_prompts=5000).at_rate(1.0).calls())
-    people = []
+    people: list[Person] = []
     for at_s, sample in zip(poisson(rate_per_s, rng), samples, strict=False):
         if at_s >= seconds:
             break
         answer = min(150, sample.sampling.max_tokens)
-        people.append(Person(f"p{len(people)}", at_s, len(sample.token_ids), answer))
+        people.append(Person(f"p{len(people)}", at_s, len(sample.token_ids or ()), answer))
     return people
 
 
@@ -267,7 +267,8 @@ def knock(
     requests unfinished, whatever the part says. Those admitted are served.
     """
     engine = Engine(executor, prefix_caching=False)
-    admission, rows = Admission(engine.log), []
+    admission = Admission(engine.log)
+    rows: list[tuple[str, ...]] = []
     budgets = {
         kind: replace(budget, max_queued_tokens=max_queued_tokens)
         for kind, budget in DEFAULT_BUDGETS.items()
@@ -277,11 +278,11 @@ def knock(
     for request in requests:
         tokens = str(request.num_prompt_tokens + request.sampling.max_tokens)
         decision = admission.ask(request, 0.0, PlainQuota(max_concurrent))
-        if isinstance(decision, Admit):
+        if isinstance(decision, Refuse):
+            said = f"{decision.code}: {or_never(decision.retry_after_s):.2f} s"
+        else:
             engine.submit(request, 0.0)
             said = "comes in"
-        else:
-            said = f"{decision.code}: {decision.retry_after_s:.2f} s"
         rows.append((request.id, str(request.workload_class), tokens, said))
     while engine.step(0.0):
         engine.check_integrity()
@@ -296,7 +297,8 @@ KNOCK_HEADING = ("request", "class", "tokens", "the door says")
 
 def wave(seed: int = 6) -> list[Person]:
     """People at a rate that swells and ebbs; half of them ask for something less urgent."""
-    rng, people = random.Random(seed), []
+    rng = random.Random(seed)
+    people: list[Person] = []
     for at_s in waves(2.0, 22.0, 40.0, rng):
         if at_s >= 45.0:
             break
@@ -326,7 +328,7 @@ WAVE_HEADING = (
 )
 
 
-def with_levels(ladder: Callable[[], Any], share: float) -> Callable[[], Any]:
+def with_levels(ladder: type, share: float) -> type:
     """`ladder`, whose levels in seconds and of risk are that share of the default ones."""
     levels = {
         name: values if name == "kv_pressure" else tuple(share * value for value in values)
@@ -349,7 +351,8 @@ def night_shift() -> list[Person]:
     """60 long documents for nobody in particular, at once; and people, two a second."""
     rng = random.Random(6)
     work = [Person(f"w{n}", 0.0, 1500, 200, WorkloadClass.BATCH, None) for n in range(60)]
-    at_s, people = 0.0, []
+    at_s = 0.0
+    people: list[Person] = []
     while at_s < 20.0:
         people.append(Person(f"p{len(people)}", at_s, rng.randrange(100, 400), 40))
         at_s += rng.expovariate(2.0)
@@ -363,10 +366,13 @@ def reserved() -> BatchingPolicy:
 
 def first_tokens(day: Day) -> tuple[float, float]:
     """p95 of the people's time to first token, and when the last offline work was done."""
-    people = [p for p in day.people if p.patience_s is not None and p.first_token_s is not None]
-    work = [p for p in day.people if p.patience_s is None and p.ended_s is not None]
-    waits = [p.first_token_s - p.arrival_s for p in people]
-    return quantile(waits, 0.95), max(p.ended_s for p in work)
+    waits_s = [
+        p.first_token_s - p.arrival_s
+        for p in day.people
+        if p.patience_s is not None and p.first_token_s is not None
+    ]
+    ends_s = [p.ended_s for p in day.people if p.patience_s is None and p.ended_s is not None]
+    return quantile(waits_s, 0.95), max(ends_s)
 
 
 ONLINE_FIRST = {"ordering": lambda: OnlineFirst(FirstComeFirstServed()), "policy": reserved}

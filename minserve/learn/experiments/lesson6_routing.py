@@ -60,7 +60,8 @@ def hedged(rate_per_s: float, share: float) -> tuple[str, ...]:
         )
         for seed in (1, 2)
     ]
-    clients = [Hedging(*pair, loop, share=share) for pair in (machines, machines[::-1])]
+    one, other = machines
+    clients = [Hedging(*pair, loop, share=share) for pair in ((one, other), (other, one))]
     rng, waits = random.Random(6), []
     for number, at_s in zip(range(600), poisson(rate_per_s, rng), strict=False):
         heard: list[float] = []

@@ -102,7 +102,8 @@ class _History:
             self._open = event
         elif isinstance(event, StepEnded) and self._open is not None:
             self.num_steps += 1
-            self._add_bars(self._now(self._open) - self.by_step, self._now(event))
+            step, self._open = self._open, None
+            self._add_bars(step, self._now(step) - self.by_step, self._now(event))
         elif isinstance(event, Preempted) and event.request_id in self.rows:
             self.num_preempted += 1
             self.rows[event.request_id].preempted.append(now)
@@ -113,8 +114,7 @@ class _History:
             row.is_cut_short = event.reason in ("cancelled", "error")
             self.num_cut_short += row.is_cut_short
 
-    def _add_bars(self, start: float, end: float) -> None:
-        step, self._open = self._open, None
+    def _add_bars(self, step: StepStarted, start: float, end: float) -> None:
         self.end = max(self.end, end)
         self.num_rows_run += len(step.rows)
         for request_id, num_tokens, num_context in step.rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.patches import Patch, Rectangle
 
@@ -17,6 +18,9 @@ from minserve.pictures import (
     panels,
 )
 
+REUSED: dict[str, Any] = {"fc": BLUE}
+COMPUTED: dict[str, Any] = {"fc": PALE, "ec": GREY, "hatch": "////"}
+
 
 def reused_blocks(
     rows: Mapping[str, Sequence[bool]], block_size: int = 16, title: str = ""
@@ -26,7 +30,7 @@ def reused_blocks(
     figure, ax = canvas(9.0, 0.26 * len(rows) + 1.1)
     for y, blocks in enumerate(rows.values()):
         for x, is_reused in enumerate(blocks):
-            look = {"fc": BLUE} if is_reused else {"fc": PALE, "ec": GREY, "hatch": "////"}
+            look = REUSED if is_reused else COMPUTED
             ax.add_patch(Rectangle((x + 0.06, y + 0.12), 0.88, 0.76, lw=0.4, **look))
     ax.set(xlim=(0, longest), ylim=(len(rows), 0), title=title)
     ax.set_yticks([y + 0.5 for y in range(len(rows))], list(rows), fontsize=8)

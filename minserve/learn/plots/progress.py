@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.patches import Rectangle
 
@@ -22,7 +22,7 @@ def progress(parts: Sequence[Standing], title: str = "") -> Picture:
     figure, ax = canvas(9.0, 0.6 + 0.55 * len(lessons))
     for y, own in enumerate(rows.values()):
         for x, part in enumerate(own):
-            style = {"facecolor": "white", "hatch": ""}
+            style: dict[str, Any] = {"facecolor": "white", "hatch": ""}
             if part.is_installed:
                 style = {"facecolor": BLUE, "hatch": ""}
             elif part.is_built:

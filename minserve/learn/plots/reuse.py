@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
@@ -19,8 +20,9 @@ from minserve.pictures import (
     panels,
 )
 
+PLAIN: dict[str, Any] = {"lw": 0.4, "ec": GREY}
 # How a look-up may end: colour, hatch and words.
-OUTCOMES = {
+OUTCOMES: dict[str, tuple[dict[str, Any], str]] = {
     "hit": ({"fc": BLUE}, "served from the cache, rightly"),
     "miss": ({"fc": GREEN, "hatch": ".."}, "computed afresh, as it must be"),
     "needless": ({"fc": PALE, "ec": GREY, "hatch": "////"}, "computed again for nothing"),
@@ -37,7 +39,7 @@ def key_outcomes(rows: Sequence[tuple[str, str]], title: str = "") -> Picture:
     figure, ax = canvas(9.0, 0.36 * len(rows) + 0.7)
     for y, (_, outcome) in enumerate(rows):
         look, words = OUTCOMES[outcome]
-        ax.add_patch(Rectangle((0, y + 0.12), 0.5, 0.76, **{"lw": 0.4, "ec": GREY} | look))
+        ax.add_patch(Rectangle((0, y + 0.12), 0.5, 0.76, **PLAIN | look))
         weight = "bold" if outcome in ("wrong", "leak") else "normal"
         ax.text(0.6, y + 0.5, words, va="center", fontsize=9, weight=weight)
     ax.set(xlim=(0, 6), ylim=(len(rows), 0), xticks=[], title=title)

@@ -49,7 +49,7 @@ def server(model: str = "nano") -> Iterator[str]:
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
-        for line in process.stderr:
+        for line in process.stderr or ():
             lines.put(line)
         lines.put(None)
 

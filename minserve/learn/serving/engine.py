@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from minserve.clock import Clock
 from minserve.engine import Engine
 from minserve.errors import ExecutorFailed
 from minserve.events import Event, EventLog, Finished, StepEnded, StepStarted
 from minserve.execution.executor import StepPlan
+from minserve.kv.blocks import BlockPool
 from minserve.kv.tables import BlockTables
 from minserve.learn import parts_of_engine
 from minserve.learn.serving import parts_of_server as put
@@ -45,7 +46,6 @@ class EngineWithParts(Engine):
         self.log = EventLog(keep=False)
         self.is_stopped: Callable[[Request], bool] = lambda request: False
         self._failure: PartFailed | None = None
-        self.scheduler = None
         self.loops = Loops(shelf, self._running)
         self._attention = put.attention_of(executor)
         for name in put.ENGINE_PARTS:
@@ -103,7 +103,7 @@ class EngineWithParts(Engine):
             prefix_caching=settings.prefix_caching,
             ordering=put.ordering(shelf, settings.ordering()),
             log=self.log,
-            pool=put.block_pool(shelf, self.executor.num_blocks, size),
+            pool=cast(BlockPool | None, put.block_pool(shelf, self.executor.num_blocks, size)),
         )
         self.is_stopped = is_stopped
         if settings.prefix_caching:
@@ -112,8 +112,9 @@ class EngineWithParts(Engine):
 
     def _end_all(self) -> None:
         """A part has failed: no other is asked any more, and every request ends."""
-        self._failure, scheduler = self.shelf.last_failure, self.scheduler
-        if scheduler is None:
+        self._failure = self.shelf.last_failure
+        scheduler = getattr(self, "scheduler", None)
+        if scheduler is None:  # not even built
             return
         scheduler.tables = _Nothing()
         self.loops.end_all()

@@ -74,6 +74,7 @@ class Guard:
         """What `function` returns. Raises `PartFailed`; a lost executor's error goes through."""
         thread = threading.get_ident()
         outer, call = self._calls.get(thread), _Call(part)
+        error: BaseException
         try:
             try:
                 with self._lock:

@@ -31,7 +31,7 @@ from minserve.learn.parts_of_reuse import KeyPart, LearnedCache, TaggedCache, ga
 from minserve.learn.prefix import SaltsPart
 from minserve.learn.serving import parts_of_server as put
 from minserve.learn.serving.engine import EngineWithParts, Settings
-from minserve.learn.serving.guard import LIMIT_S, Guard, PartFailed
+from minserve.learn.serving.guard import LIMIT_S, Guard, PartFailed, Reason
 from minserve.learn.serving.shelf import Shelf
 from minserve.request import FinishReason, Request
 from minserve.reuse.key import CanonicalKey, Query
@@ -260,7 +260,8 @@ class ServedSalts(SaltsPart):
 
     def __init__(self, shelf: Shelf, scope: Scope) -> None:
         super().__init__(shelf.books["cache_salt"].target, scope)
-        self._shelf, self.shared = shelf, {}
+        self._shelf = shelf
+        self.shared: dict[str, str] = {}
 
     def of(self, principal: Principal) -> str:
         """See `Salts.of`. Raises `ApiError`."""
@@ -274,8 +275,7 @@ class ServedSalts(SaltsPart):
             if self.shared.setdefault(salt, own) != own:
                 raise shelf.guard.failed(name, "two who may not share have the same salt")
         except PartFailed as failure:
-            reason = str(failure)
-            raise ApiError(500, f"the request failed: {reason}", code=reason.code) from None
+            raise ApiError(500, f"the request failed: {failure}", code=Reason.code) from None
         return salt
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from typing import Any, cast
 
 from minserve.errors import MinserveError
 from minserve.jobs.job import Job
@@ -65,7 +65,7 @@ class _Queue:
 def start_worker(store: ServedStore, url: str) -> Worker:
     """A worker on a thread of its own, whose handlers ask the server at `url`."""
     worker = Worker(
-        store,
+        cast(JobStore, store),  # in all else it is one
         concurrency=1,
         setup="minserve.cli.engines:connect",
         settings={"model": "none", "url": url, "api_key": None},

@@ -81,10 +81,11 @@ class Ledger:
 
     def hear(self, event: Event) -> Passage | None:
         """Take in an event of the engine's log; the passage of a request that has just ended."""
-        passage = self.find(getattr(event, "request_id", ""))
+        id = getattr(event, "request_id", "")
+        passage = self.find(id)
+        if passage is None or "#" in id:
+            return None
         match event:
-            case _ if passage is None or "#" in event.request_id:
-                return None
             case Submitted():
                 self._num_arrived += 1
                 passage.arrived = self._num_arrived

@@ -120,7 +120,7 @@ class Loop:
             raise _Wrong(f"it stopped after {len(self._written)} tokens, and more were asked for")
         self._logits.put(logits)
         answer = self._answer()
-        before = self._written if self._is_over else []
+        before: list[int] = self._written if self._is_over else []
         if len(answer) != len(before) + 1 or answer[:-1] != before:
             did = "returned" if self._is_over else "read"
             raise _Wrong(f"after {len(self._written)} tokens it {did} {answer!r:.80}")
@@ -137,7 +137,7 @@ class Loop:
                 kind, value = self._answers.get(timeout=self._limit_s / LOOKS)
                 break
         else:
-            stop(self._thread.ident)
+            stop(self._thread.ident or 0)
             raise _Wrong(f"no token within {self._limit_s:g} s: an endless loop?")
         self._is_over = kind == "returned"
         try:

@@ -43,7 +43,12 @@ MAX_WAIT_S = 10.0
 def newest_policy(shelf: Shelf) -> str | None:
     """Of the learner's batching policies that are installed, the one last kept."""
     mine = [name for name in POLICIES if shelf.is_mine(name)]
-    return max(mine, key=lambda n: shelf.books[n].version.path.stat().st_mtime_ns, default=None)
+
+    def kept_ns(name: str) -> int:
+        version = shelf.books[name].version
+        return version.path.stat().st_mtime_ns if version else 0
+
+    return max(mine, key=kept_ns, default=None)
 
 
 def policy(shelf: Shelf, settings: Settings, block_size: int) -> Any:
@@ -51,7 +56,7 @@ def policy(shelf: Shelf, settings: Settings, block_size: int) -> Any:
     name = settings.policy_part
     if not shelf.is_mine(name):
         return settings.policy()
-    limits = {
+    limits: dict[str, dict[str, Any]] = {
         "static_batching": {"batch_size": settings.max_running},
         "dynamic_batching": {"batch_size": settings.max_running, "max_wait_s": 0.05},
         "continuous_batching": {
@@ -120,6 +125,7 @@ class ServedOrdering(OrderingPart):
         asking = Asking(request.id, request.arrival_s, request.priority, request.deadline_s)
         with self._shelf.ledger.during(request.id):
             key = self._shelf.call("ordering", self.function, asking, now_s)
+        is_key: bool
         try:
             is_key = not key < (key if self._last is None else self._last) or True
             self._last = key
