@@ -45,3 +45,13 @@ def redis_url(require_debian):
     require_debian("redis-server", "redis-server")
     with temporary_redis() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def command_line():
+    """What runs `minserve` commands; the names of its options are in `CommandLine.run`."""
+    from command_line import CommandLine
+
+    made = CommandLine()
+    yield made
+    made.close()

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Ran:
@@ -43,31 +38,14 @@ class Ran:
 
 
 @pytest.fixture
-def minserve(tmp_path) -> Callable[..., Ran]:
+def minserve(command_line, tmp_path) -> Callable[..., Ran]:
     """`minserve("command --option", "one argument")` runs the command, with a home of its own.
 
-    The first text is split at spaces, the others are not; keywords go to `subprocess.run`.
+    The first text is split at spaces, the others are not; keywords go to `CommandLine.run`.
     """
 
     def run(command: str, *arguments: str, **options) -> Ran:
-        environment = os.environ | {
-            "MINSERVE_HOME": str(tmp_path / "home"),
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "COLUMNS": "120",
-            "NO_COLOR": "1",
-            "TERM": "dumb",
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "minserve.cli.main", *command.split(), *arguments],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=300,
-            **options,
-        )
-        return Ran(done)
+        home = {"MINSERVE_HOME": str(tmp_path / "home")}
+        return Ran(command_line.run(*command.split(), *arguments, env=home, **options))
 
     return run

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 
 import pytest
 from rich.console import Console
@@ -122,31 +120,21 @@ def test_a_request_that_has_just_arrived_can_be_drawn():
 
 
 @pytest.mark.parametrize("arguments", [["top", "--once"], ["trace", "x"], ["top", "--json"]])
-def test_no_server_is_said_in_one_line_with_a_hint(arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "minserve", *arguments, "--url", "http://127.0.0.1:9"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def test_no_server_is_said_in_one_line_with_a_hint(command_line, arguments):
+    done = command_line.run(*arguments, "--url", "http://127.0.0.1:9")
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith("error: no minserve server answers at http://127.0.0.1:9")
     assert "hint: start one with `minserve serve`" in done.stderr
 
 
-def test_both_work_against_a_server():
+def test_both_work_against_a_server(command_line):
     from live_server import Live
 
     with Live() as live:
         answer = live.post("/v1/completions", {"prompt": "hello", "max_tokens": 4}).json()
 
         def run(*arguments: str) -> str:
-            done = subprocess.run(
-                [sys.executable, "-m", "minserve", *arguments, "--url", live.url],
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
+            done = command_line.run(*arguments, "--url", live.url)
             assert done.returncode == 0, done.stderr
             return done.stdout
 

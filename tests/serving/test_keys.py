@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from live_server import Live
@@ -82,12 +80,11 @@ def test_request_without_a_valid_key_is_401_and_reaches_nothing(header):
         assert live.num_steps() == 0
 
 
-def test_keys_command_makes_lists_and_revokes(tmp_path):
+def test_keys_command_makes_lists_and_revokes(command_line, tmp_path):
     file = tmp_path / "keys.json"
 
-    def run(*options: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "minserve", "keys", *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    def run(*options: str):
+        return command_line.run("keys", *options)
 
     made = run("create", str(file), "--tenant", "a", "--subject", "x", "--json")
     made = json.loads(made.stdout.splitlines()[-1])
@@ -101,7 +98,6 @@ def test_keys_command_makes_lists_and_revokes(tmp_path):
     assert again.returncode == 2 and "there is no key" in again.stderr
 
 
-def test_without_keys_the_server_does_not_listen_to_strangers():
-    command = [sys.executable, "-m", "minserve", "serve", "--host", "0.0.0.0", "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+def test_without_keys_the_server_does_not_listen_to_strangers(command_line):
+    done = command_line.run("serve", "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 2 and "without API keys" in done.stderr
