@@ -159,6 +159,17 @@ def test_backlog_asks_for_what_drains_the_queue_in_time_and_for_no_more_while_lo
     assert rule(signals(kv_pressure=0.9)) == 3
 
 
+def test_backlog_takes_what_loads_for_the_queue_that_grows_meanwhile():
+    rule = OnBacklog(tokens_per_s=1_000, drain_s=2.0, max_running=64, load_s=60.0)
+    overloaded_s = 40  # two serve, and one more was missing for so long
+    queue = 1_000 * overloaded_s
+    assert rule(signals(queued_tokens=queue)) == 3
+    assert rule(signals(queued_tokens=queue, num_loading=1)) == 3, "it will work that off"
+    assert rule(signals(queued_tokens=3 * queue, num_loading=1)) == 4, "and this it will not"
+    at_once = OnBacklog(tokens_per_s=1_000, drain_s=2.0, max_running=64)
+    assert at_once(signals(queued_tokens=queue)) == 20, "without loading, all of it in time"
+
+
 def test_backlog_lets_go_only_after_some_calm():
     rule = OnBacklog(1_000, 2.0, max_running=64, calm=3)
     idle = signals(num_running=2, kv_pressure=0.02)

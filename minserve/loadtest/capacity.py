@@ -94,6 +94,10 @@ class OnBacklog:
     waited that long or the KV cache is nearly full. One fewer after `calm` looks in a row at which
     nobody waited and the KV cache of the others had room. `looks_at` leaves out what it does not
     name when more are asked for, to see what each signal is worth.
+
+    A replica serves `load_s` after it is asked for, and the queue grows until then. So what those
+    that serve cannot work off within `drain_s` is spread over that time too, and those that are
+    loading are taken for it first.
     """
 
     tokens_per_s: float
@@ -102,6 +106,7 @@ class OnBacklog:
     max_running: int = 128
     calm: int = 4
     looks_at: Collection[str] = BACKLOG
+    load_s: float = 0.0
     _num_calm: int = field(default=0, init=False)
 
     def __call__(self, signals: Signals) -> int:
@@ -112,8 +117,9 @@ class OnBacklog:
         )
         is_old = AGE in self.looks_at and signals.oldest_wait_s > self.drain_s
         is_late = is_old or (FULLNESS in self.looks_at and fullness > 1)
-        queued_tokens = signals.queued_tokens if TOKENS in self.looks_at else 0
-        needed = math.ceil(queued_tokens / (self.tokens_per_s * self.drain_s))
+        queued_s = signals.queued_tokens / self.tokens_per_s if TOKENS in self.looks_at else 0.0
+        left_s = queued_s - signals.num_replicas * self.drain_s
+        needed = signals.num_replicas + math.ceil(left_s / (self.drain_s + self.load_s))
         if needed > count or (is_late and not signals.num_loading):
             self._num_calm = 0
             return max(needed, count + 1)

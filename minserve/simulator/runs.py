@@ -141,9 +141,12 @@ def compare_scaling(
         return autoscaled(name, fleet, calls(), rule, objectives, every_s=every_s, most=most)
 
     def on(*signals: str) -> OnBacklog:
-        return OnBacklog(tokens_per_s, drain_s, max_running=max_running, looks_at=signals)
+        return OnBacklog(
+            tokens_per_s, drain_s, max_running=max_running, looks_at=signals, load_s=load_s
+        )
 
-    ahead_s = setup.profile.load_s + every_s
+    load_s = setup.profile.load_s
+    ahead_s = load_s + every_s
     rules: dict[str, Scaling] = {
         "utilisation": OnUtilisation(),
         **{signal: on(signal) for signal in BACKLOG},
