@@ -70,3 +70,11 @@ def test_company_and_threads_change_no_bit(num_threads):
             assert torch.equal(alone, expected)
     finally:
         torch.set_num_threads(before)
+
+
+def test_compiled_kernels_are_kept_and_found_again():
+    from minserve.models.attention.cpu_kernels import kernels
+
+    for _ in range(2):
+        found = kernels.__wrapped__(8, 1)
+    assert all(sum(kernel.stats.cache_hits.values()) == 1 for kernel in found)

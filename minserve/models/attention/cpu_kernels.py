@@ -23,16 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 from minserve.models import jit
-from minserve.models.attention.cpu_products import scores, weighted_sum
+from minserve.models.attention.cpu_products import PIECE_TOKENS, add_weighted, score
 from minserve.models.attention.cpu_values import as_float, scale_of
 from minserve.models.micro_kernel import PANEL, multiply_panel
 
 numba = jit.require()
 prange = numba.prange
 
-PIECE_TOKENS = 256
-"""Keys of a decode that are folded in one go. Fixed, so that a result does not depend on what else
-is in the batch, nor on the number of threads."""
 QUERY_TILE = 64
 KEY_TILE = 64
 LOWEST = np.float32(-1e30)  # NOTE: not -inf, which fastmath may assume never to meet
@@ -86,9 +83,6 @@ def kernels(head_dim: int, group: int, cached: str = "f4") -> Kernels:
 
 def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
     scale, zero = np.float32(head_dim**-0.5), np.float32(0)
-    constants = head_dim, group, PIECE_TOKENS
-    score_keys = _each_token(scores(*constants, 4), scores(*constants, 1), *constants)
-    add_values = _each_token(weighted_sum(*constants, 4), weighted_sum(*constants, 1), *constants)
 
     def decode(queries, keys, values, tables, pieces, shares, first_pieces, out):
         """Attend with one query for each row.
@@ -111,9 +105,11 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
                     for g in range(group):
                         for d in range(head_dim):
                             q[h, g, d] = queries[token, h * group + g, d] * scale
-                score_keys(q.reshape(-1), keys, tables[row], first_key, end_key, weights)
+                table = tables[row]
+                mine = q.reshape(-1)
+                _each_token(mine, keys, table, first_key, end_key, weights, head_dim, group, False)
                 if is_int8:
-                    _scale(weights, keys, tables[row], first_key, end_key, head_dim)
+                    _scale(weights, keys, table, first_key, end_key, head_dim)
                 for h in range(kv_heads):
                     for g in range(group):
                         top, total = LOWEST, zero
@@ -124,10 +120,9 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
                             total += weights[h, g, t]
                         tops[piece, h, g], totals[piece, h, g] = top, total
                 if is_int8:
-                    _scale(weights, values, tables[row], first_key, end_key, head_dim)
-                add_values(
-                    found[piece].reshape(-1), values, tables[row], first_key, end_key, weights
-                )
+                    _scale(weights, values, table, first_key, end_key, head_dim)
+                mine = found[piece].reshape(-1)
+                _each_token(mine, values, table, first_key, end_key, weights, head_dim, group, True)
 
         for i in range(len(first_pieces) - 1):
             first, end = first_pieces[i], first_pieces[i + 1]
@@ -149,35 +144,39 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
     return decode
 
 
-def _each_token(product_of_4, product_of_1, head_dim: int, group: int, stride: int) -> Callable:
-    @numba.njit
-    def each(ours, cached, table, first_key, end_key, weights):
-        """Let each KV head's queries or sums, `ours`, meet the cached keys or values of a piece,
-        four tokens at a time: what is read of `ours` is read once for four.
-        """
-        block_size, kv_heads, width = cached.shape[1], cached.shape[2], cached.shape[3]
-        flat, flat_weights = cached.reshape(-1), weights.reshape(-1)
-        token_size = kv_heads * width
-        last_block = (end_key - 1) // block_size
-        for b in range(first_key // block_size, last_block + 1):
-            # The next block begins elsewhere: the CPU cannot foresee where.
-            block, after = table[b], table[min(b + 1, last_block)]
-            first_token = b * block_size
-            t, end = max(first_key, first_token), min(end_key, first_token + block_size)
-            while t < end:
-                num = 4 if t + 4 <= end else 1
-                here = (block * block_size + t - first_token) * token_size
-                ahead = (after * block_size + t - first_token) * token_size
-                for h in range(kv_heads):
-                    mine, to = h * group * head_dim, h * group * stride + t - first_key
-                    where = here + h * width, ahead + h * width
-                    if num == 4:
-                        product_of_4(ours, mine, flat, *where, token_size, flat_weights, to)
-                    else:
-                        product_of_1(ours, mine, flat, *where, token_size, flat_weights, to)
-                t += num
-
-    return each
+@numba.njit(inline="always")
+def _each_token(ours, cached, table, first_key, end_key, weights, head_dim, group, is_for_values):
+    """Let each KV head's queries or sums, `ours`, meet the keys or values of a piece, four tokens
+    at a time: what is read of `ours` is read once for four.
+    """
+    block_size, kv_heads, width = cached.shape[1], cached.shape[2], cached.shape[3]
+    flat, flat_weights = cached.reshape(-1), weights.reshape(-1)
+    size = kv_heads * width
+    last_block = (end_key - 1) // block_size
+    for b in range(first_key // block_size, last_block + 1):
+        # The next block begins elsewhere: the CPU cannot foresee where.
+        block, after = table[b], table[min(b + 1, last_block)]
+        first_token = b * block_size
+        t, end = max(first_key, first_token), min(end_key, first_token + block_size)
+        while t < end:
+            num = 4 if t + 4 <= end else 1
+            for h in range(kv_heads):
+                at = (block * block_size + t - first_token) * size + h * width
+                coming = (after * block_size + t - first_token) * size + h * width
+                i, j = h * group * head_dim, h * group * PIECE_TOKENS + t - first_key
+                if is_for_values and num == 4:
+                    add_weighted(
+                        ours, i, flat, at, coming, size, flat_weights, j, head_dim, group, 4
+                    )
+                elif is_for_values:
+                    add_weighted(
+                        ours, i, flat, at, coming, size, flat_weights, j, head_dim, group, 1
+                    )
+                elif num == 4:
+                    score(ours, i, flat, at, coming, size, flat_weights, j, head_dim, group, 4)
+                else:
+                    score(ours, i, flat, at, coming, size, flat_weights, j, head_dim, group, 1)
+            t += num
 
 
 @numba.njit

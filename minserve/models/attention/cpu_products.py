@@ -1,13 +1,19 @@
 """What decoding attention spends its time on, in vectors: scores of a few tokens, and their sum.
 
 Both read a few tokens' values of one KV head where they lie in the cache, once, for all query heads
-that share it. `group` query heads and `head_dim` are constants of the code.
+that share it. The arrays are flat. Of a group's query heads queries, or sums, lie one behind the
+other, and scores, or weights, PIECE_TOKENS apart; a token's values lie `token_size` behind those of
+the one before. From `coming` on memory is asked for as many tokens, one cache line beside each
+read: in one go they would hold the reads up.
+
+NOTE: `head_dim`, `group` and `num_tokens` must be constants where they are called: they are laid
+out in code. A factory of intrinsics would do too, but Numba keeps no compiled function that holds
+one.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 
 from numba import types
 from numba.extending import intrinsic
@@ -15,25 +21,41 @@ from numba.extending import intrinsic
 from minserve.models import vectors
 from minserve.models.vectors import INT, LANES
 
+PIECE_TOKENS = 256
+"""Keys of a decode that are folded in one go. Fixed, so that a result does not depend on what else
+is in the batch, nor on the number of threads."""
 CACHE_LINE_BYTES = 64
 GROUP_AT_ONCE = 4
 """So many query heads' sums, for four tokens each, fit the registers."""
 
 
-@cache
-def scores(head_dim: int, group: int, stride: int, num_tokens: int):
-    """An intrinsic: the products of a group's queries with the keys of 4 tokens, or of 1.
-
-    `(queries, first query's place, keys, first key's place, place of keys to ask memory for,
-    token_size, scores, first score's place)`, all arrays flat. A query's scores lie together, the
-    next one's `stride` later; a token's keys lie `token_size` after those of the token before.
+@intrinsic(prefer_literal=True)
+def score(
+    typing,
+    queries,
+    first,
+    keys,
+    here,
+    coming,
+    token_size,
+    scores,
+    to,
+    head_dim,
+    group,
+    num_tokens,
+):
+    """The products of a group's queries, from `first` on, with the keys of `num_tokens` tokens, 4
+    or 1, from `here` on, go to `scores` from `to` on.
     """
+    arguments = (queries, first, keys, here, coming, token_size, scores, to)
+    constants = (head_dim, group, num_tokens)
+    head_dim, group, num_tokens = (constant.literal_value for constant in constants)
     lanes = math.gcd(head_dim, LANES)
 
     def generate(context, builder, signature, arguments):
-        flat = _flat(context, builder, signature, arguments)
-        queries, found, at = flat(0, 1), flat(6, 7), builder.gep
-        read = _reader(builder, signature, arguments, flat, num_tokens, lanes)
+        address, at = _addresses(context, builder, signature, arguments), builder.gep
+        queries, found = address(0, 1), address(6, 7)
+        read = _reader(builder, signature, arguments, address, num_tokens, lanes)
         for first in range(0, group, GROUP_AT_ONCE):
             members = range(first, min(first + GROUP_AT_ONCE, group))
             sums = {(g, t): vectors.zeros(lanes) for g in members for t in range(num_tokens)}
@@ -50,30 +72,44 @@ def scores(head_dim: int, group: int, stride: int, num_tokens: int):
                 total = vectors.sums_of_four(builder, *four)
                 if num_tokens == 1:
                     total = vectors.shuffle(builder, total, None, [0])
-                vectors.store(builder, total, at(found, [INT(g * stride)]))
+                vectors.store(builder, total, at(found, [INT(g * PIECE_TOKENS)]))
         return context.get_dummy_value()
 
-    return _intrinsic(generate)
+    return types.void(*arguments, *constants), generate
 
 
-@cache
-def weighted_sum(head_dim: int, group: int, stride: int, num_tokens: int):
-    """An intrinsic: add the values of 4 tokens, or of 1, times their weights to a group's sums.
-
-    `(sums, first sum's place, values, first value's place, place of values to ask memory for,
-    token_size, weights, first weight's place)`, laid out as for `scores`.
+@intrinsic(prefer_literal=True)
+def add_weighted(
+    typing,
+    sums,
+    first,
+    values,
+    here,
+    coming,
+    token_size,
+    weights,
+    to,
+    head_dim,
+    group,
+    num_tokens,
+):
+    """The values of `num_tokens` tokens, 4 or 1, from `here` on, times `weights` from `to` on, are
+    added to a group's sums from `first` on.
     """
+    arguments = (sums, first, values, here, coming, token_size, weights, to)
+    constants = (head_dim, group, num_tokens)
+    head_dim, group, num_tokens = (constant.literal_value for constant in constants)
     lanes = math.gcd(head_dim, LANES)
 
     def generate(context, builder, signature, arguments):
-        flat = _flat(context, builder, signature, arguments)
-        sums, weights, at = flat(0, 1), flat(6, 7), builder.gep
-        read = _reader(builder, signature, arguments, flat, num_tokens, lanes)
+        address, at = _addresses(context, builder, signature, arguments), builder.gep
+        sums, weights = address(0, 1), address(6, 7)
+        read = _reader(builder, signature, arguments, address, num_tokens, lanes)
         for first in range(0, group, GROUP_AT_ONCE):
             members = range(first, min(first + GROUP_AT_ONCE, group))
             spread = {
                 (g, t): vectors.broadcast(
-                    builder, builder.load(at(weights, [INT(g * stride + t)])), lanes
+                    builder, builder.load(at(weights, [INT(g * PIECE_TOKENS + t)])), lanes
                 )
                 for g in members
                 for t in range(num_tokens)
@@ -88,10 +124,10 @@ def weighted_sum(head_dim: int, group: int, stride: int, num_tokens: int):
                     vectors.store(builder, total, place)
         return context.get_dummy_value()
 
-    return _intrinsic(generate)
+    return types.void(*arguments, *constants), generate
 
 
-def _flat(context, builder, signature, arguments):
+def _addresses(context, builder, signature, arguments):
     """The address in array `i` of the element that argument `j` counts to."""
 
     def address(i, j):
@@ -101,34 +137,19 @@ def _flat(context, builder, signature, arguments):
     return address
 
 
-def _reader(builder, signature, arguments, flat, num_tokens: int, lanes: int):
-    """Of each token the values from `d` on; of as many tokens elsewhere the cache lines are asked
-    for, one by one beside the reads: in one go they would hold these up.
-    """
+def _reader(builder, signature, arguments, address, num_tokens: int, lanes: int):
+    """What reads each token's values from `d` on, and asks for the cache lines that come."""
     kind, at = signature.args[2].dtype, builder.gep
     offsets = [builder.mul(arguments[5], INT(t)) for t in range(num_tokens)]
-    here, ahead = ([at(flat(2, i), [offset]) for offset in offsets] for i in (3, 4))
+    here, ahead = ([at(address(2, i), [offset]) for offset in offsets] for i in (3, 4))
     line = CACHE_LINE_BYTES * 8 // kind.bitwidth
 
     def read(d: int):
         parts = []
         for token, coming in zip(here, ahead, strict=True):
             if d % line == 0:
-                vectors.prefetch_line(
-                    builder,
-                    at(coming, [INT(d)]),
-                    level=2,
-                )
+                vectors.prefetch_line(builder, at(coming, [INT(d)]), level=2)
             parts.append(vectors.load(builder, at(token, [INT(d)]), kind, lanes))
         return parts
 
     return read
-
-
-def _intrinsic(generate):
-    @intrinsic
-    def made(typing, ours, ours_at, cached, cached_at, ahead_at, token_size, rest, rest_at):
-        arguments = (ours, ours_at, cached, cached_at, ahead_at, token_size, rest, rest_at)
-        return types.void(*arguments), generate
-
-    return made
