@@ -111,6 +111,6 @@ def _checked(engine: Runner, work: Workload) -> dict[str, Any]:
 def _best(rooflines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first, last = rooflines
     best = {**first, "sum_of_weights_s": min(r["sum_of_weights_s"] for r in rooflines)}
-    for rate in ("copy_bytes_per_s", "matmul_flops"):
-        best[rate] = max(first[rate], last[rate])
+    for rate in ("copy_bytes_per_s", "matmul_flops", "peak_flops"):
+        best[rate] = max(first[rate], last[rate]) if first[rate] else None
     return best

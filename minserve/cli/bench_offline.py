@@ -102,12 +102,14 @@ def offline(
     rows = [_row(m, ours[m.workload.name], roofline) for m in found]
     console.print(_table(rows, f"{model}, {precision}, {settings['threads']} threads"))
     console.print(_breakdown([row for row in rows if "step_times_s" in row]))
-    floor_s = roofline["sum_of_weights_s"]
+    floor_s, peak = roofline["sum_of_weights_s"], roofline["peak_flops"]
     console.print(
-        f"Roofline of this run: copies {roofline['copy_bytes_per_s'] / 1e9:.1f} GB/s, float32 "
-        f"matrix products {roofline['matmul_flops'] / 1e9:.0f} GFLOP/s; summing the weights "
-        f"({size(roofline['weight_bytes'])}) takes {1000 * floor_s:.1f} ms, and to read them "
-        f"is the least that a single-stream token can take."
+        f"Roofline of this run: copies {roofline['copy_bytes_per_s'] / 1e9:.1f} GB/s; float32 "
+        + (f"multiply-adds in registers {peak / 1e9:.0f} GFLOP/s, " if peak else "")
+        + f"torch's product of two matrices {roofline['matmul_flops'] / 1e9:.0f}; summing the "
+        f"weights ({size(roofline['weight_bytes'])}) takes {1000 * floor_s:.1f} ms. To read "
+        "weights once is the least that a single-stream token can take; who keeps fewer bytes, "
+        "as 16-bit checkpoints let minserve, is measured by as much less."
     )
     memory = _memory(list(ours.values()))
     console.print(

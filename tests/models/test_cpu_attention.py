@@ -72,6 +72,7 @@ def test_company_and_threads_change_no_bit(num_threads):
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_compiled_kernels_are_kept_and_found_again():
     from minserve.models.attention.cpu_kernels import kernels
 

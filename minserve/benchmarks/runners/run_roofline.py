@@ -35,9 +35,39 @@ def load(settings):
             "weight_bytes": num_bytes,
             "sum_of_weights_s": best_s(lambda: [w.sum() for w in weights]),
             "matmul_flops": 2 * 1536**3 / best_s(lambda: a @ b),
+            "peak_flops": peak_flops(settings["threads"], best_s),
         }
 
     return run
+
+
+def peak_flops(threads, best_s):
+    """Float32 multiply-adds of all threads, whose data never leaves a core's first cache; None
+    without Numba.
+    """
+    from minserve.models import jit
+
+    if not jit.is_available():
+        return None
+    import numpy as np
+
+    from minserve.models.micro_kernel import MOST_ROWS, PANEL, multiply_panel
+
+    prange, size, times = jit.require().prange, 128, 20_000
+
+    @jit.kernel("void(f4[:,::1], f4[:,:,::1], f4[::1], f4[:,:,::1], i8)")
+    def multiply(x, panel, scales, out, times):
+        for thread in prange(len(out)):
+            for _ in range(times):
+                multiply_panel(x, 0, len(x), panel, 0, scales, out[thread])
+
+    x, panel, scales, out = (
+        np.ones(shape, np.float32)
+        for shape in ((MOST_ROWS, size), (1, size, PANEL), (PANEL,), (threads, MOST_ROWS, PANEL))
+    )
+    jit.use_threads(threads)
+    operations = 2 * threads * times * MOST_ROWS * size * PANEL
+    return operations / best_s(lambda: multiply(x, panel, scales, out, times))
 
 
 def versions():
