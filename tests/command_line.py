@@ -1,12 +1,14 @@
 """The `minserve` command, each time in a process of its own that need not import it anew.
 
-One process imports the command line, and forks for each call. A child has its own folder,
-environment, files and exit code: it does all that a typed command does, but for the importing.
+One process imports the command line, and forks for each call. A child has an environment, files
+and an exit code of its own: it does all that a typed command does, but for the importing.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -74,19 +76,27 @@ def serve() -> None:
     import torch  # noqa: F401
     import transformers  # noqa: F401
 
+    import minserve.cli.main  # noqa: F401
+
+    gc.freeze()  # a child need not look at all of this, which would copy it
+    for line in os.fdopen(os.dup(0)):
+        child = multiprocessing.get_context("fork").Process(target=obey, kwargs=json.loads(line))
+        child.start()
+        child.join()
+        print(child.exitcode, flush=True)
+
+
+def obey(arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
+    """Be the command: ends by SystemExit."""
     from minserve.cli.main import main
 
-    orders, told = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    for line in orders:
-        if not (child := os.fork()):
-            order = json.loads(line)
-            os.environ.clear()
-            os.environ.update(order["environment"])
-            for number, path in enumerate(order["files"]):
-                os.dup2(os.open(path, os.O_RDWR), number)
-            sys.argv = ["minserve", *order["arguments"]]
-            main()  # ends by SystemExit
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=told, flush=True)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, path in enumerate(files):
+        os.dup2(os.open(path, os.O_RDWR), number)
+    sys.stdin = os.fdopen(0)
+    sys.argv = ["minserve", *arguments]
+    main()
 
 
 if __name__ == "__main__":
