@@ -10,6 +10,7 @@ from live_server import Live
 from support import ask
 
 from minserve.metrics import Outcome
+from minserve.request import Identity
 from minserve.scheduling.admission import Admission
 from minserve.serving.identity import ApiKey, KeyRing, Quota, hash_of
 from minserve.serving.usage import Usage
@@ -76,8 +77,7 @@ def test_cleared_prefixes_are_found_by_nobody_and_are_computed_anew(live):
 def test_books_of_many_tenants_are_bounded_and_lose_no_count():
     usage = Usage(max_tenants=3)
     for number in [0, 1, 2, 0, 3, 4, 0]:
-        request = ask(f"r{number}", 4, 1)
-        object.__setattr__(request.identity, "tenant", f"t{number}")
+        request = ask(f"r{number}", 4, 1, identity=Identity(f"t{number}"))
         done = Outcome("r", 0.0, 1.0, 4, finished_s=0.5, reason="stop", chunks=[(0.4, 1)])
         usage.note_finished(request, done)
         usage.note_refused(request)
