@@ -27,6 +27,8 @@ numba = jit.require()
 prange = numba.prange
 
 ROWS = "f4[:,::1]"
+ROWS_AT_ONCE = 512
+"""More rows only take more memory for what lies between two products."""
 
 
 def fuse(layer: Layer, cached: torch.dtype) -> None:
@@ -97,8 +99,10 @@ class FusedFinish:
         """See `Layer.finish`."""
         out = torch.empty_like(x)
         _share(len(x) * self._num_weights)
-        rows = x.numpy(), attended.flatten(1).numpy()
-        self._finish(*rows, self._norm, self._eps, *self._arrays, out.numpy())
+        rows = x.numpy(), attended.flatten(1).numpy(), out.numpy()
+        for first in range(0, len(x), ROWS_AT_ONCE):
+            inputs, found, results = (array[first : first + ROWS_AT_ONCE] for array in rows)
+            self._finish(inputs, found, self._norm, self._eps, *self._arrays, results)
         return out
 
 

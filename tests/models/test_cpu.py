@@ -89,7 +89,8 @@ def test_logits_are_those_of_the_plain_decoder(tmp_path, family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cached", [torch.float32, torch.int8])
-def test_a_layer_in_two_calls_has_the_bits_of_its_parts(tmp_path, family, cached):
+def test_a_layer_in_two_calls_has_the_bits_of_its_parts(tmp_path, monkeypatch, family, cached):
+    monkeypatch.setattr("minserve.models.cpu_layer.ROWS_AT_ONCE", 50)
     decoder = Decoder.load(write_checkpoint(tmp_path, family=family, **FAMILIES[family]))
     if not cpu.is_supported(decoder):
         pytest.skip("needs numba")
