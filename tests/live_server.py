@@ -116,7 +116,8 @@ class Live:
 
     def client(self, key: str = "") -> httpx.Client:
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+        # NOTE: by default each client reads all certificates (17 ms), and nothing here has one.
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
 
     def post(self, path: str, body, key: str = "", **headers: str) -> httpx.Response:
         headers = {name.replace("_", "-"): value for name, value in headers.items()}

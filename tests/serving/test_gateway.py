@@ -161,7 +161,7 @@ class Gateway:
 
     def client(self, key: str = "") -> httpx.Client:
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
 
     def post(self, body: dict, key: str = "") -> httpx.Response:
         with self.client(key) as client:
