@@ -76,9 +76,9 @@ def shuffle(builder, a, b, lanes: list[int]):
 
 
 def multiply_add(builder, a, b, c):
-    """`a * b + c`, rounded once."""
+    """`a * b + c`, rounded once where the CPU has an instruction for it."""
     declared = ir.FunctionType(a.type, [a.type] * 3)
-    name = f"llvm.fma.v{a.type.count}f32"
+    name = f"llvm.fmuladd.v{a.type.count}f32"
     return builder.call(cgutils.get_or_insert_function(builder.module, declared, name), [a, b, c])
 
 

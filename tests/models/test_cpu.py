@@ -56,8 +56,8 @@ def test_bfloat16_goes_to_onednn_only_where_the_cpu_multiplies_it(monkeypatch, i
 def test_weights_are_kept_in_the_16_bits_that_hold_their_values():
     if not jit.is_available():
         pytest.skip("needs numba")
-    weight = torch.randn(80, 48, generator=torch.Generator().manual_seed(0)).half().float()
-    for kept, expected in ((weight, torch.float16), (weight / 3, torch.float32)):
+    weight = torch.randn(80, 48, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+    for kept, expected in ((weight * 2**-20, torch.bfloat16), (weight / 3, torch.float32)):
         projection = Projection(kept)
         cpu.lay_out(projection)
         assert projection.weight.dtype == expected

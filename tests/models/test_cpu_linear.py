@@ -14,7 +14,9 @@ if not jit.is_available():
 
 from minserve.models.cpu_linear import PanelLinear, to_panels
 from minserve.models.micro_kernel import MOST_ROWS, PANEL
+from minserve.models.vectors import WIDENS_FLOAT16
 
+FLOATS = [torch.float32, torch.bfloat16, *[torch.float16] * WIDENS_FLOAT16]
 SHAPES = [(80, 48), (PANEL, 33), (PANEL + 1, 50), (1, 7)]
 NUM_ROWS = (0, 1, 2, MOST_ROWS - 1, MOST_ROWS, MOST_ROWS + 1, 3 * MOST_ROWS - 1, 200)
 
@@ -27,7 +29,7 @@ def rows(num_rows, size, dtype=torch.float32):
     return weights((num_rows, size), dtype, seed=1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_product_is_what_linear_makes_of_the_same_values(shape, has_bias, dtype):
@@ -56,7 +58,7 @@ def test_int8_weights_multiply_as_their_plain_way_does(shape, has_bias, dtype):
 
 
 def test_a_row_has_the_same_bits_in_any_company():
-    multiply, panels = PanelLinear(80, torch.float16), to_panels(weights((80, 48), torch.float16))
+    multiply, panels = PanelLinear(80, FLOATS[-1]), to_panels(weights((80, 48), FLOATS[-1]))
     x = rows(200, 48)
     whole = multiply(x, panels)
     for num_rows in NUM_ROWS:
