@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 
+# NOTE: autodoc imports modules with TYPE_CHECKING set, which FastAPI's models do not bear: first.
+import fastapi  # noqa: F401
+
 from minserve import __version__
 
 project, author, copyright = "minserve", "the minserve authors", "the minserve authors"  # noqa: A001
