@@ -51,6 +51,7 @@ def test_help_loads_no_torch():
 def test_ctrl_c_while_commands_are_imported_leaves_no_stack_trace():
     program = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
         "class Interrupts:\n"
         "    def find_spec(self, name, *rest):\n"
         "        if name == 'minserve.cli.bench': os.kill(os.getpid(), signal.SIGINT)\n"
@@ -59,7 +60,10 @@ def test_ctrl_c_while_commands_are_imported_leaves_no_stack_trace():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == -signal.SIGINT and done.stderr == ""
-    program = "import minserve.cli.main, signal; signal.raise_signal(signal.SIGINT)"
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import minserve.cli.main; signal.raise_signal(signal.SIGINT)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "KeyboardInterrupt" in done.stderr  # from there on it is caught, and can be cleaned up
 

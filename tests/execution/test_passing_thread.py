@@ -20,7 +20,8 @@ def test_what_it_returns_and_raises_comes_through():
 
 def test_ctrl_c_does_not_wait_for_it():
     program = (
-        "import _thread, threading\n"
+        "import _thread, signal, threading\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
         "from minserve.execution.passing_thread import on_a_passing_thread\n"
         "def endless():\n"
         "    _thread.interrupt_main()\n"
