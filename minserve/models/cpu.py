@@ -17,6 +17,7 @@ from minserve.models import jit
 from minserve.models.decoder import Decoder
 from minserve.models.projection import Projection
 
+HALVES = (torch.float16, torch.bfloat16)
 EXACT_ROWS, ROWS_STEP = 64, 32
 """oneDNN makes code for each number of rows it meets, a millisecond each: numbers above EXACT_ROWS
 are rounded up to a multiple of ROWS_STEP, so that few are met."""
@@ -61,12 +62,12 @@ def lay_out(projection: Projection) -> None:
         projection.weight, projection.multiply = packed, packed_linear
         return
     if weight.dtype == torch.float32:
-        weight = halved(weight, (torch.float16, torch.bfloat16)[not WIDENS_FLOAT16 :])
+        weight = halved(weight, HALVES if WIDENS_FLOAT16 else (torch.bfloat16,))
     projection.multiply = PanelLinear(len(weight), weight.dtype, scales)
     projection.weight = to_panels(weight)
 
 
-def halved(weight: Tensor, into: Sequence[torch.dtype] = (torch.float16, torch.bfloat16)) -> Tensor:
+def halved(weight: Tensor, into: Sequence[torch.dtype] = HALVES) -> Tensor:
     """The same values in 16 bits where these hold all of them, as most checkpoints' do."""
     for dtype in into:
         if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in weight.split(4096)):

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from minserve.models import jit
-from minserve.models.attention.cpu_values import NUMBA_TYPES as CACHED_TYPES
-from minserve.models.attention.cpu_values import bits as cached_bits
-from minserve.models.cpu_linear import NUMBA_TYPES, SERIAL_PRODUCTS, PanelLinear, bits
+from minserve.models.cpu_linear import PanelLinear, share
 from minserve.models.cpu_ops import norm_row, rotate_row, silu_row
 from minserve.models.decoder import Layer
 from minserve.models.micro_kernel import PANEL, multiply_panel
 from minserve.models.projection import Projection
+from minserve.models.vectors import NUMBA_TYPES, bits
 
 numba = jit.require()
 prange = numba.prange
@@ -58,10 +57,6 @@ def _arrays(*projections: Projection) -> list[np.ndarray]:
     return [array for p, by in pairs for array in (bits(p.weight), by.scales.numpy())]
 
 
-def _share(num_products: int) -> None:
-    jit.use_threads(1 if num_products < SERIAL_PRODUCTS else jit.max_threads())
-
-
 class FusedStart:
     """`Layer.project` and `TorchOps.rotate_and_store`, without adapters."""
 
@@ -70,17 +65,16 @@ class FusedStart:
         self._head_dim, self._num_heads = layer.config.head_dim, layer.config.num_attention_heads
         self._norm, self._eps = layer.attention_norm.numpy(), layer.config.rms_norm_eps
         self._arrays = _arrays(layer.qkv)
-        kinds = NUMBA_TYPES[layer.qkv.weight.dtype], CACHED_TYPES[cached]
-        self._start = _compiled_start(*kinds)
+        self._start = _compiled_start(NUMBA_TYPES[layer.qkv.weight.dtype], NUMBA_TYPES[cached])
 
     def __call__(
         self, keys: Tensor, values: Tensor, x: Tensor, cos: Tensor, sin: Tensor, slots: Tensor
     ) -> Tensor:
         """The rotated queries of `x`, `[n, num_heads, head_dim]`."""
         out = torch.empty(len(x), self._num_heads, self._head_dim)
-        _share(len(x) * self._num_weights)
+        share(len(x) * self._num_weights)
         rows = [t.numpy() for t in (cos, sin, slots)]
-        cache_ = cached_bits(keys), cached_bits(values)
+        cache_ = bits(keys), bits(values)
         self._start(x.numpy(), self._norm, self._eps, *self._arrays, *rows, *cache_, out.numpy())
         return out
 
@@ -98,7 +92,7 @@ class FusedFinish:
     def __call__(self, x: Tensor, attended: Tensor) -> Tensor:
         """See `Layer.finish`."""
         out = torch.empty_like(x)
-        _share(len(x) * self._num_weights)
+        share(len(x) * self._num_weights)
         rows = x.numpy(), attended.flatten(1).numpy(), out.numpy()
         for first in range(0, len(x), ROWS_AT_ONCE):
             inputs, found, results = (array[first : first + ROWS_AT_ONCE] for array in rows)

@@ -13,22 +13,19 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from minserve.models import jit
 from minserve.models.micro_kernel import PANEL, multiply_panel
+from minserve.models.vectors import NUMBA_TYPES, bits
 
 numba = jit.require()
 prange = numba.prange
 
 SERIAL_PRODUCTS = 1 << 18
 """Fewer products than this are done before a second thread has woken."""
-
-NUMBA_TYPES = {torch.float32: "f4", torch.bfloat16: "i2", torch.float16: "u2", torch.int8: "i1"}
-_VIEWS = {torch.bfloat16: np.int16, torch.float16: np.uint16}
 
 
 class PanelLinear:
@@ -47,8 +44,7 @@ class PanelLinear:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out = torch.empty(len(x), len(self.scales))
-        is_small = len(x) * weight.numel() < SERIAL_PRODUCTS
-        jit.use_threads(1 if is_small else jit.max_threads())
+        share(len(x) * weight.numel())
         self._multiply(
             x.float().contiguous().numpy(), bits(weight), self.scales.numpy(), out.numpy()
         )
@@ -64,10 +60,9 @@ def to_panels(weight: Tensor) -> Tensor:
     return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
 
 
-def bits(weight: Tensor) -> np.ndarray:
-    """A view of a weight that Numba can read."""
-    view = _VIEWS.get(weight.dtype)
-    return weight.numpy() if view is None else weight.view(torch.int16).numpy().view(view)
+def share(num_products: int) -> None:
+    """Let as many threads do so many products as are worth waking."""
+    jit.use_threads(1 if num_products < SERIAL_PRODUCTS else jit.max_threads())
 
 
 @cache

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from minserve.models import jit
 from minserve.models.attention.cpu_kernels import exp
-from minserve.models.attention.cpu_values import NUMBA_TYPES, bits, write_head
+from minserve.models.attention.cpu_values import write_head
 from minserve.models.ops import TorchOps
+from minserve.models.vectors import NUMBA_TYPES, bits
 
 numba = jit.require()
 prange = numba.prange

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import platform
 
+import numpy as np
+import torch
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from minserve.models import jit
 
@@ -30,15 +31,24 @@ NUM_REGISTERS = 16 if LANES == 8 else 32
 WIDENS_FLOAT16 = LANES > 4 or platform.machine() in ("arm64", "aarch64")
 """Whether the CPU makes floats of float16 by itself."""
 
+NUMBA_TYPES = {torch.float32: "f4", torch.bfloat16: "i2", torch.float16: "u2", torch.int8: "i1"}
+"""Numba computes with neither 16-bit float: it is told which one by the sign of an integer."""
+_VIEWS = {torch.bfloat16: np.int16, torch.float16: np.uint16}
+
 INT, FLOAT = ir.IntType(64), ir.FloatType()
 _INT32 = ir.IntType(32)
+
+
+def bits(tensor: torch.Tensor) -> np.ndarray:
+    """A view of a tensor of one of NUMBA_TYPES that Numba can read."""
+    view = _VIEWS.get(tensor.dtype)
+    return tensor.numpy() if view is None else tensor.view(torch.int16).numpy().view(view)
 
 
 def load(builder, pointer, kind=types.float32, lanes: int = LANES):
     """`lanes` values from `pointer` on as float32: exactly what they are in their own type.
 
-    kind: Numba's type of a value: float32, int8, int16 for bfloat16 and uint16 for float16, since
-    Numba computes with neither of the two.
+    kind: Numba's type of a value, one of NUMBA_TYPES.
     """
     floats, whole = ir.VectorType(FLOAT, lanes), ir.VectorType(_INT32, lanes)
     if kind == types.float32:
@@ -111,14 +121,3 @@ def prefetch_line(builder, pointer, level: int) -> None:
     read, nearness, data = _INT32(0), _INT32(4 - level), _INT32(1)
     address = builder.bitcast(pointer, cgutils.voidptr_t)
     builder.call(function, [address, read, nearness, data])
-
-
-@intrinsic
-def prefetch(typing, array, index):
-    """Ask for the cache line of element `index` of a flat array, without waiting for it."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        prefetch_line(builder, builder.gep(data, [arguments[1]]), level=1)
-
-    return types.void(array, types.intp), generate

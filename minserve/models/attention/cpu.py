@@ -15,7 +15,7 @@ from torch import Tensor
 from minserve.execution.executor import Row
 from minserve.models import jit
 from minserve.models.attention.cpu_kernels import PIECE_TOKENS, QUERY_TILE, kernels
-from minserve.models.attention.cpu_values import NUMBA_TYPES, bits
+from minserve.models.vectors import NUMBA_TYPES, bits
 
 SERIAL_KEYS = 256
 """So many keys of decodes, in a whole step, are read before a second thread has woken."""

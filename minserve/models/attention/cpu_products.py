@@ -31,125 +31,92 @@ GROUP_AT_ONCE = 4
 
 @intrinsic(prefer_literal=True)
 def score(
-    typing,
-    queries,
-    first,
-    keys,
-    here,
-    coming,
-    token_size,
-    scores,
-    to,
-    head_dim,
-    group,
-    num_tokens,
+    typing, queries, first, keys, here, coming, token_size, scores, to, head_dim, group, num_tokens
 ):
     """The products of a group's queries, from `first` on, with the keys of `num_tokens` tokens, 4
     or 1, from `here` on, go to `scores` from `to` on.
     """
     arguments = (queries, first, keys, here, coming, token_size, scores, to)
-    constants = (head_dim, group, num_tokens)
-    head_dim, group, num_tokens = (constant.literal_value for constant in constants)
-    lanes = math.gcd(head_dim, LANES)
-
-    def generate(context, builder, signature, arguments):
-        address, at = _addresses(context, builder, signature, arguments), builder.gep
-        queries, found = address(0, 1), address(6, 7)
-        read = _reader(builder, signature, arguments, address, num_tokens, lanes)
-        for first in range(0, group, GROUP_AT_ONCE):
-            members = range(first, min(first + GROUP_AT_ONCE, group))
-            sums = {(g, t): vectors.zeros(lanes) for g in members for t in range(num_tokens)}
-            for d in range(0, head_dim, lanes):
-                parts = read(d)
-                for g in members:
-                    place = at(queries, [INT(g * head_dim + d)])
-                    query = vectors.load(builder, place, lanes=lanes)
-                    for t, part in enumerate(parts):
-                        sums[g, t] = vectors.multiply_add(builder, query, part, sums[g, t])
-            for g in members:
-                # One token stands in for four: its sum is the first of them.
-                four = [sums[g, t % num_tokens] for t in range(4)]
-                total = vectors.sums_of_four(builder, *four)
-                if num_tokens == 1:
-                    total = vectors.shuffle(builder, total, None, [0])
-                vectors.store(builder, total, at(found, [INT(g * PIECE_TOKENS)]))
-        return context.get_dummy_value()
-
-    return types.void(*arguments, *constants), generate
+    return _laid_out(_score, arguments, (head_dim, group, num_tokens))
 
 
 @intrinsic(prefer_literal=True)
 def add_weighted(
-    typing,
-    sums,
-    first,
-    values,
-    here,
-    coming,
-    token_size,
-    weights,
-    to,
-    head_dim,
-    group,
-    num_tokens,
+    typing, sums, first, values, here, coming, token_size, weights, to, head_dim, group, num_tokens
 ):
     """The values of `num_tokens` tokens, 4 or 1, from `here` on, times `weights` from `to` on, are
     added to a group's sums from `first` on.
     """
     arguments = (sums, first, values, here, coming, token_size, weights, to)
-    constants = (head_dim, group, num_tokens)
+    return _laid_out(_add_weighted, arguments, (head_dim, group, num_tokens))
+
+
+def _laid_out(body, arguments, constants):
+    """The signature of an intrinsic, and what writes its code: `body` for these constants."""
     head_dim, group, num_tokens = (constant.literal_value for constant in constants)
-    lanes = math.gcd(head_dim, LANES)
 
     def generate(context, builder, signature, arguments):
-        address, at = _addresses(context, builder, signature, arguments), builder.gep
-        sums, weights = address(0, 1), address(6, 7)
-        read = _reader(builder, signature, arguments, address, num_tokens, lanes)
+        def address(i, j):
+            """Of the element of array `i` that argument `j` counts to."""
+            array = context.make_array(signature.args[i])(context, builder, arguments[i])
+            return builder.gep(array.data, [arguments[j]])
+
+        lanes = math.gcd(head_dim, LANES)
+        offsets = [builder.mul(arguments[5], INT(t)) for t in range(num_tokens)]
+        here, coming = ([builder.gep(address(2, i), [o]) for o in offsets] for i in (3, 4))
+        kind = signature.args[2].dtype
+        line = CACHE_LINE_BYTES * 8 // kind.bitwidth
+
+        def read(d):
+            """Each token's values from `d` on; the cache lines that come are asked for."""
+            parts = []
+            for token, ahead in zip(here, coming, strict=True):
+                if d % line == 0:
+                    vectors.prefetch_line(builder, builder.gep(ahead, [INT(d)]), level=2)
+                place = builder.gep(token, [INT(d)])
+                parts.append(vectors.load(builder, place, kind, lanes))
+            return parts
+
         for first in range(0, group, GROUP_AT_ONCE):
             members = range(first, min(first + GROUP_AT_ONCE, group))
-            spread = {
-                (g, t): vectors.broadcast(
-                    builder, builder.load(at(weights, [INT(g * PIECE_TOKENS + t)])), lanes
-                )
-                for g in members
-                for t in range(num_tokens)
-            }
-            for d in range(0, head_dim, lanes):
-                parts = read(d)
-                for g in members:
-                    place = at(sums, [INT(g * head_dim + d)])
-                    total = vectors.load(builder, place, lanes=lanes)
-                    for t, part in enumerate(parts):
-                        total = vectors.multiply_add(builder, spread[g, t], part, total)
-                    vectors.store(builder, total, place)
+            dims = range(0, head_dim, lanes)
+            body(builder, address(0, 1), address(6, 7), read, members, dims, num_tokens)
         return context.get_dummy_value()
 
     return types.void(*arguments, *constants), generate
 
 
-def _addresses(context, builder, signature, arguments):
-    """The address in array `i` of the element that argument `j` counts to."""
+def _score(builder, queries, found, read, members, dims, num_tokens):
+    lanes, head_dim = dims.step, dims.stop
+    sums = {(g, t): vectors.zeros(lanes) for g in members for t in range(num_tokens)}
+    for d in dims:
+        parts = read(d)
+        for g in members:
+            place = builder.gep(queries, [INT(g * head_dim + d)])
+            query = vectors.load(builder, place, lanes=lanes)
+            for t, part in enumerate(parts):
+                sums[g, t] = vectors.multiply_add(builder, query, part, sums[g, t])
+    for g in members:
+        # One token stands in for four: its sum is the first of them.
+        total = vectors.sums_of_four(builder, *(sums[g, t % num_tokens] for t in range(4)))
+        if num_tokens == 1:
+            total = vectors.shuffle(builder, total, None, [0])
+        vectors.store(builder, total, builder.gep(found, [INT(g * PIECE_TOKENS)]))
 
-    def address(i, j):
-        array = context.make_array(signature.args[i])(context, builder, arguments[i])
-        return builder.gep(array.data, [arguments[j]])
 
-    return address
+def _add_weighted(builder, sums, weights, read, members, dims, num_tokens):
+    lanes, head_dim = dims.step, dims.stop
 
+    def spread(g, t):
+        weight = builder.load(builder.gep(weights, [INT(g * PIECE_TOKENS + t)]))
+        return vectors.broadcast(builder, weight, lanes)
 
-def _reader(builder, signature, arguments, address, num_tokens: int, lanes: int):
-    """What reads each token's values from `d` on, and asks for the cache lines that come."""
-    kind, at = signature.args[2].dtype, builder.gep
-    offsets = [builder.mul(arguments[5], INT(t)) for t in range(num_tokens)]
-    here, ahead = ([at(address(2, i), [offset]) for offset in offsets] for i in (3, 4))
-    line = CACHE_LINE_BYTES * 8 // kind.bitwidth
-
-    def read(d: int):
-        parts = []
-        for token, coming in zip(here, ahead, strict=True):
-            if d % line == 0:
-                vectors.prefetch_line(builder, at(coming, [INT(d)]), level=2)
-            parts.append(vectors.load(builder, at(token, [INT(d)]), kind, lanes))
-        return parts
-
-    return read
+    by = {(g, t): spread(g, t) for g in members for t in range(num_tokens)}
+    for d in dims:
+        parts = read(d)
+        for g in members:
+            place = builder.gep(sums, [INT(g * head_dim + d)])
+            total = vectors.load(builder, place, lanes=lanes)
+            for t, part in enumerate(parts):
+                total = vectors.multiply_add(builder, by[g, t], part, total)
+            vectors.store(builder, total, place)

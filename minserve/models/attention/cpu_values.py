@@ -10,16 +10,8 @@ int8       value times the scale of its token and head. The scale is a bfloat16,
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numba import njit, types
 from numba.extending import overload
-
-NUMBA_TYPES = {torch.float32: "f4", torch.bfloat16: "i2", torch.int8: "i1"}
-
-
-def bits(cached: torch.Tensor) -> np.ndarray:
-    """A view of a cache that Numba can read."""
-    return (cached.view(torch.int16) if cached.dtype == torch.bfloat16 else cached).numpy()
 
 
 def as_float(value):
