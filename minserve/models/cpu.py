@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from minserve.execution.huge_pages import HugePages
 from minserve.execution.precision import multiplies_bfloat16
 from minserve.models import jit
 from minserve.models.decoder import Decoder
@@ -43,16 +44,17 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     c = decoder.config
     decoder.attention = CpuPagedAttention(c.num_attention_heads, c.num_kv_heads, c.head_dim, cached)
     decoder.use_ops(CpuOps(cached))
+    memory = HugePages()
     for projection in (*decoder.projections(), decoder.vocabulary):
-        lay_out(projection)
+        lay_out(projection, memory)
     for layer in decoder.layers:
         fuse(layer, cached)
     if decoder.vocabulary.weight is not decoder.embeddings:
         decoder.embeddings = halved(decoder.embeddings)
 
 
-def lay_out(projection: Projection) -> None:
-    """Keep its weight as it is fastest to multiply by."""
+def lay_out(projection: Projection, memory: HugePages | None = None) -> None:
+    """Keep its weight as it is fastest to multiply by, in `memory` where that is ours to choose."""
     from minserve.models.cpu_linear import PanelLinear, to_panels
     from minserve.models.vectors import WIDENS_FLOAT16
 
@@ -64,7 +66,7 @@ def lay_out(projection: Projection) -> None:
     if weight.dtype == torch.float32:
         weight = halved(weight, HALVES if WIDENS_FLOAT16 else (torch.bfloat16,))
     projection.multiply = PanelLinear(len(weight), weight.dtype, scales)
-    projection.weight = to_panels(weight)
+    projection.weight = to_panels(weight, memory)
 
 
 def halved(weight: Tensor, into: Sequence[torch.dtype] = HALVES) -> Tensor:

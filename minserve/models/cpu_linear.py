@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from minserve.execution.huge_pages import HugePages
 from minserve.models import jit
 from minserve.models.micro_kernel import PANEL, multiply_panel
 from minserve.models.vectors import NUMBA_TYPES, bits
@@ -54,10 +55,13 @@ class PanelLinear:
         return y if bias is None else y.add_(bias)
 
 
-def to_panels(weight: Tensor) -> Tensor:
-    """`[out, in]` to `[out / PANEL, in, PANEL]`, the last panel filled up with zeros."""
+def to_panels(weight: Tensor, memory: HugePages | None = None) -> Tensor:
+    """`[out, in]` to `[out / PANEL, in, PANEL]`, the last panel filled up with zeros; in `memory`
+    if given.
+    """
     weight = pad(weight, (0, 0, 0, -len(weight) % PANEL))
-    return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
+    panels = weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2)
+    return panels.contiguous() if memory is None else memory.copy(panels)
 
 
 def share(num_products: int) -> None:

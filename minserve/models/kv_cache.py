@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minserve.errors import ConfigError
+from minserve.execution import huge_pages
 from minserve.models.config import ModelConfig
 
 SCALE_BYTES = 2
@@ -26,10 +27,13 @@ def allocate(
     """
     width = config.head_dim + (SCALE_BYTES if dtype == torch.int8 else 0)
     shape = (config.num_hidden_layers, 2, num_blocks, block_size, config.num_kv_heads, width)
-    # Zeros, not empty: attention multiplies masked values by 0, and 0 * NaN is NaN.
+    # Zeros, not empty: attention multiplies masked values by 0, and 0 * NaN is NaN. On a CPU they
+    # are written, so that all of the memory is had now or never.
     try:
+        if torch.device(device).type == "cpu":
+            return huge_pages.zeros(shape, dtype).zero_()
         return torch.zeros(shape, dtype=dtype, device=device)
-    except RuntimeError:  # also when the size overflows
+    except (RuntimeError, MemoryError):  # RuntimeError also when the size overflows
         gb = math.prod(shape) * dtype.itemsize / 1e9
         raise ConfigError(
             f"a KV cache of {num_blocks:,} blocks takes {gb:,.1f} GB, more than can be had here",
