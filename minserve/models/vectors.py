@@ -73,9 +73,20 @@ def zeros(lanes: int = LANES):
     return ir.Constant(ir.VectorType(FLOAT, lanes), [0.0] * lanes)
 
 
+def constant(like, value):
+    """`value` as what `like` is: a number, or in all lanes of a vector."""
+    kind = like.type
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+
+def counting(first: int):
+    """The integers from `first` on."""
+    return ir.Constant(ir.VectorType(_INT32, LANES), list(range(first, first + LANES)))
+
+
 def broadcast(builder, value, lanes: int = LANES):
-    """The float `value` in every lane."""
-    undefined = ir.Constant(ir.VectorType(FLOAT, lanes), ir.Undefined)
+    """The number `value` in every lane."""
+    undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
     return shuffle(builder, builder.insert_element(undefined, value, _INT32(0)), None, [0] * lanes)
 
 
@@ -88,8 +99,68 @@ def shuffle(builder, a, b, lanes: list[int]):
 def multiply_add(builder, a, b, c):
     """`a * b + c`, rounded once where the CPU has an instruction for it."""
     declared = ir.FunctionType(a.type, [a.type] * 3)
-    name = f"llvm.fmuladd.v{a.type.count}f32"
+    lanes = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
+    name = f"llvm.fmuladd.{lanes}f32"
     return builder.call(cgutils.get_or_insert_function(builder.module, declared, name), [a, b, c])
+
+
+def largest(builder, a, b):
+    """The larger, lane by lane."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def exp(builder, x):
+    """e^x of a float32 or a vector of them, for x <= 0; no less than e^-87.
+
+    x = n ln 2 + r with `|r| <= ln 2 / 2`; e^r by a polynomial (Cephes, Moshier), 2^n by its bits.
+    """
+
+    def say(value):
+        return constant(x, value)
+
+    x = largest(builder, x, say(-87.0))
+    # So large a number has no bits for a fraction: its last ones are n, rounded to the nearest.
+    large = say(1.5 * 2**23)
+    shifted = multiply_add(builder, x, say(_float32(1.44269504)), large)
+    n = builder.fsub(shifted, large)
+    r = multiply_add(builder, n, say(_float32(-0.693359375)), x)
+    r = multiply_add(builder, n, say(_float32(2.12194440e-4)), r)
+    y = say(_float32(_E_TO_R[0]))
+    for coefficient in _E_TO_R[1:]:
+        y = multiply_add(builder, y, r, say(_float32(coefficient)))
+    y = multiply_add(builder, y, builder.fmul(r, r), builder.fadd(r, say(1.0)))
+    whole = ir.VectorType(_INT32, x.type.count) if isinstance(x.type, ir.VectorType) else _INT32
+    n = builder.bitcast(shifted, whole)
+    power = builder.add(builder.shl(n, constant(n, 23)), constant(n, 127 << 23))
+    return builder.fmul(y, builder.bitcast(power, x.type))
+
+
+_E_TO_R = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+
+
+def _float32(value: float) -> float:
+    """LLVM's text of a float32 takes only numbers that it can hold."""
+    return float(np.float32(value))
+
+
+def fold(builder, many: list, join):
+    """One number of the lanes of vectors, two and two joined by `join(builder, a, b)`."""
+    while len(many) > 1:
+        pairs = zip(many[::2], many[1::2], strict=False)
+        many = [join(builder, *pair) for pair in pairs] + many[len(many) & ~1 :]
+    [one] = many
+    while one.type.count > 1:
+        half = one.type.count // 2
+        halves = (shuffle(builder, one, None, list(range(i, i + half))) for i in (0, half))
+        one = join(builder, *halves)
+    return builder.extract_element(one, _INT32(0))
 
 
 def sums_of_four(builder, a, b, c, d):

@@ -91,14 +91,20 @@ class CpuPagedAttention:
         out = torch.empty(queries.shape)
         q, k, v, o = queries.float().contiguous().numpy(), bits(keys), bits(values), out.numpy()
         if len(layout.pieces):
-            jit.use_threads(len(layout.piece_shares) - 1)
+            _use_threads_for(layout.piece_shares)
             pieces = layout.pieces, layout.piece_shares, layout.first_pieces
             self.kernels.decode(q, k, v, layout.tables, *pieces, o)
         if len(layout.tiles):
-            jit.use_threads(len(layout.tile_shares) - 1)
+            _use_threads_for(layout.tile_shares)
             tiles = layout.tiles, layout.tile_shares, layout.window
             self.kernels.chunk(q, k, v, layout.tables, *tiles, o)
         return out.to(queries.dtype)
+
+
+def _use_threads_for(shares: np.ndarray) -> None:
+    # For one share any number will do, and changing it takes as long as little work.
+    if len(shares) > 2:
+        jit.use_threads(len(shares) - 1)
 
 
 def _shares(costs: Sequence[int], num_threads: int) -> np.ndarray:

@@ -24,6 +24,7 @@ import numpy as np
 
 from minserve.models import jit
 from minserve.models.attention.cpu_products import PIECE_TOKENS, add_weighted, score
+from minserve.models.attention.cpu_softmax import LOWEST, exp, weigh
 from minserve.models.attention.cpu_values import as_float, scale_of
 from minserve.models.micro_kernel import PANEL, multiply_panel
 
@@ -32,7 +33,6 @@ prange = numba.prange
 
 QUERY_TILE = 64
 KEY_TILE = 64
-LOWEST = np.float32(-1e30)  # NOTE: not -inf, which fastmath may assume never to meet
 
 
 class Kernels(NamedTuple):
@@ -40,25 +40,6 @@ class Kernels(NamedTuple):
 
     decode: Callable
     chunk: Callable
-
-
-@numba.njit(fastmath=True, error_model="numpy")
-def exp(x):
-    """e^x for x <= 0 in float32, without a branch, so that loops of it become vector code.
-
-    x = n ln 2 + r with `|r| <= ln 2 / 2`; e^r by a polynomial (Cephes, Moshier), 2^n by its bits.
-    """
-    x = max(x, np.float32(-87.0))
-    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
-    y = np.float32(1.9875691500e-4)
-    y = y * r + np.float32(1.3981999507e-3)
-    y = y * r + np.float32(8.3334519073e-3)
-    y = y * r + np.float32(4.1665795894e-2)
-    y = y * r + np.float32(1.6666665459e-1)
-    y = y * r + np.float32(5.0000001201e-1)
-    y = y * r * r + r + np.float32(1)
-    return y * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
 @cache
@@ -82,7 +63,7 @@ def kernels(head_dim: int, group: int, cached: str = "f4") -> Kernels:
 
 
 def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
-    scale, zero = np.float32(head_dim**-0.5), np.float32(0)
+    scale, zero, lowest = np.float32(head_dim**-0.5), np.float32(0), np.float32(LOWEST)
 
     def decode(queries, keys, values, tables, pieces, shares, first_pieces, out):
         """Attend with one query for each row.
@@ -90,7 +71,10 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
         pieces: `[num_pieces, 4]`: row, its token, first key, end of keys; a row's lie together,
         from first_pieces[i] to first_pieces[i + 1]. shares: each thread's range of pieces.
         """
-        kv_heads, num_pieces = keys.shape[2], len(pieces)
+        block_size, kv_heads, num_pieces = keys.shape[1], keys.shape[2], len(pieces)
+        block_len = block_size * kv_heads * keys.shape[3]
+        # From a key to the same token's value: both lie in one cache.
+        apart = (values.ctypes.data - keys.ctypes.data) // keys.itemsize
         # What each piece found: the unnormalised sum, its largest score, the sum of weights.
         found = np.zeros((num_pieces, kv_heads, group, head_dim), np.float32)
         tops = np.empty((num_pieces, kv_heads, group), np.float32)
@@ -98,6 +82,7 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
         for thread in prange(len(shares) - 1):
             q = np.empty((kv_heads, group, head_dim), np.float32)
             weights = np.empty((kv_heads, group, PIECE_TOKENS), np.float32)
+            flat = weights.reshape(-1)
             for piece in range(shares[thread], shares[thread + 1]):
                 row, token, first_key, end_key = pieces[piece]
                 num_keys = end_key - first_key
@@ -105,31 +90,35 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
                     for g in range(group):
                         for d in range(head_dim):
                             q[h, g, d] = queries[token, h * group + g, d] * scale
+                # The first block of values comes after the last of keys, and then the next piece.
                 table = tables[row]
+                then = apart + table[first_key // block_size] * block_len
                 mine = q.reshape(-1)
-                _each_token(mine, keys, table, first_key, end_key, weights, head_dim, group, False)
+                _each_token(
+                    mine, keys, table, first_key, end_key, then, weights, head_dim, group, False
+                )
                 if is_int8:
                     _scale(weights, keys, table, first_key, end_key, head_dim)
                 for h in range(kv_heads):
                     for g in range(group):
-                        top, total = LOWEST, zero
-                        for t in range(num_keys):
-                            top = max(top, weights[h, g, t])
-                        for t in range(num_keys):
-                            weights[h, g, t] = exp(weights[h, g, t] - top)
-                            total += weights[h, g, t]
+                        at = (h * group + g) * PIECE_TOKENS
+                        top, total = weigh(flat, at, 0, num_keys, lowest, PIECE_TOKENS)
                         tops[piece, h, g], totals[piece, h, g] = top, total
                 if is_int8:
                     _scale(weights, values, table, first_key, end_key, head_dim)
                 mine = found[piece].reshape(-1)
-                _each_token(mine, values, table, first_key, end_key, weights, head_dim, group, True)
+                row, _, next_key, _ = pieces[min(piece + 1, num_pieces - 1)]
+                then = tables[row, next_key // block_size] * block_len - apart
+                _each_token(
+                    mine, values, table, first_key, end_key, then, weights, head_dim, group, True
+                )
 
         for i in range(len(first_pieces) - 1):
             first, end = first_pieces[i], first_pieces[i + 1]
             token = pieces[first, 1]
             for h in range(kv_heads):
                 for g in range(group):
-                    top, total = LOWEST, zero
+                    top, total = lowest, zero
                     for piece in range(first, end):
                         top = max(top, tops[piece, h, g])
                     for piece in range(first, end):
@@ -145,9 +134,12 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
 
 
 @numba.njit(inline="always")
-def _each_token(ours, cached, table, first_key, end_key, weights, head_dim, group, is_for_values):
+def _each_token(
+    ours, cached, table, first_key, end_key, then, weights, head_dim, group, is_for_values
+):
     """Let each KV head's queries or sums, `ours`, meet the keys or values of a piece, four tokens
-    at a time: what is read of `ours` is read once for four.
+    at a time: what is read of `ours` is read once for four. then: the place of the block that is
+    read after these.
     """
     block_size, kv_heads, width = cached.shape[1], cached.shape[2], cached.shape[3]
     flat, flat_weights = cached.reshape(-1), weights.reshape(-1)
@@ -155,14 +147,16 @@ def _each_token(ours, cached, table, first_key, end_key, weights, head_dim, grou
     last_block = (end_key - 1) // block_size
     for b in range(first_key // block_size, last_block + 1):
         # The next block begins elsewhere: the CPU cannot foresee where.
-        block, after = table[b], table[min(b + 1, last_block)]
+        block, after = table[b] * block_size * size, then
+        if b < last_block:
+            after = table[b + 1] * block_size * size
         first_token = b * block_size
         t, end = max(first_key, first_token), min(end_key, first_token + block_size)
         while t < end:
             num = 4 if t + 4 <= end else 1
             for h in range(kv_heads):
-                at = (block * block_size + t - first_token) * size + h * width
-                coming = (after * block_size + t - first_token) * size + h * width
+                at = block + (t - first_token) * size + h * width
+                coming = after + (t - first_token) * size + h * num * width
                 i, j = h * group * head_dim, h * group * PIECE_TOKENS + t - first_key
                 if is_for_values and num == 4:
                     add_weighted(
@@ -205,10 +199,12 @@ def _chunk(head_dim: int, group: int) -> Callable:
             # A row of these is a query of one head of the group.
             q = np.empty((most_rows, head_dim), np.float32)
             s = np.empty((most_rows, KEY_TILE), np.float32)
+            flat = s.reshape(-1)
             acc = np.empty((most_rows, head_dim), np.float32)
             added = np.empty((most_rows, value_panels * PANEL), np.float32)
             top = np.empty(most_rows, np.float32)
             total = np.empty(most_rows, np.float32)
+            shrink = np.empty(most_rows, np.float32)
             # Keys and values lie in panels: of keys, and of the values' dimensions.
             k = np.zeros((KEY_TILE // PANEL, head_dim, PANEL), np.float32)
             v = np.zeros((value_panels, KEY_TILE, PANEL), np.float32)
@@ -247,24 +243,14 @@ def _chunk(head_dim: int, group: int) -> Callable:
                         # Of this tile, the query looks at keys `first` to `end` - 1.
                         end = min(start + r // group + 1 - base, num_keys)
                         first = max(0, start + r // group + 1 - window - base) if window else 0
-                        new_top = top[r]
-                        for j in range(KEY_TILE):
-                            s[r, j] = s[r, j] if first <= j < end else LOWEST
-                            new_top = s[r, j] if s[r, j] > new_top else new_top
-                        shrink = exp(top[r] - new_top)
-                        sum_of_weights = np.float32(0)
-                        for j in range(KEY_TILE):
-                            weight = exp(s[r, j] - new_top)
-                            s[r, j] = weight if first <= j < end else np.float32(0)
-                            sum_of_weights += s[r, j]
-                        top[r], total[r] = new_top, total[r] * shrink + sum_of_weights
-                        for d in range(head_dim):
-                            acc[r, d] *= shrink
+                        new_top, weight = weigh(flat, r * KEY_TILE, first, end, top[r], KEY_TILE)
+                        shrink[r] = exp(top[r] - new_top)
+                        top[r], total[r] = new_top, total[r] * shrink[r] + weight
                     for panel in range(value_panels):
                         multiply_panel(s, first_row, end_row, v, panel, ones, added)
                     for r in range(first_row, end_row):
                         for d in range(head_dim):
-                            acc[r, d] += added[r, d]
+                            acc[r, d] = acc[r, d] * shrink[r] + added[r, d]
                 for i in range(num_queries):
                     for g in range(group):
                         r = i * group + g

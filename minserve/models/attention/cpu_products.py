@@ -3,8 +3,9 @@
 Both read a few tokens' values of one KV head where they lie in the cache, once, for all query heads
 that share it. The arrays are flat. Of a group's query heads queries, or sums, lie one behind the
 other, and scores, or weights, PIECE_TOKENS apart; a token's values lie `token_size` behind those of
-the one before. From `coming` on memory is asked for as many tokens, one cache line beside each
-read: in one go they would hold the reads up.
+the one before. From `coming` on as much memory is asked for, one cache line beside each read: in
+one go they would hold the reads up. It is asked for front to back whatever the order of the reads,
+as the CPU, which then helps, expects.
 
 NOTE: `head_dim`, `group` and `num_tokens` must be constants where they are called: they are laid
 out in code. A factory of intrinsics would do too, but Numba keeps no compiled function that holds
@@ -63,16 +64,18 @@ def _laid_out(body, arguments, constants):
 
         lanes = math.gcd(head_dim, LANES)
         offsets = [builder.mul(arguments[5], INT(t)) for t in range(num_tokens)]
-        here, coming = ([builder.gep(address(2, i), [o]) for o in offsets] for i in (3, 4))
+        here = [builder.gep(address(2, 3), [offset]) for offset in offsets]
+        coming = address(2, 4)
         kind = signature.args[2].dtype
         line = CACHE_LINE_BYTES * 8 // kind.bitwidth
 
         def read(d):
             """Each token's values from `d` on; the cache lines that come are asked for."""
             parts = []
-            for token, ahead in zip(here, coming, strict=True):
+            for t, token in enumerate(here):
                 if d % line == 0:
-                    vectors.prefetch_line(builder, builder.gep(ahead, [INT(d)]), level=2)
+                    ahead = builder.gep(coming, [INT(d * num_tokens + t * line)])
+                    vectors.prefetch_line(builder, ahead, level=1)
                 place = builder.gep(token, [INT(d)])
                 parts.append(vectors.load(builder, place, kind, lanes))
             return parts
