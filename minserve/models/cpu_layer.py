@@ -71,8 +71,9 @@ class FusedStart:
         self, keys: Tensor, values: Tensor, x: Tensor, cos: Tensor, sin: Tensor, slots: Tensor
     ) -> Tensor:
         """The rotated queries of `x`, `[n, num_heads, head_dim]`."""
-        out = torch.empty(len(x), self._num_heads, self._head_dim)
-        share(len(x) * self._num_weights)
+        num_rows = x.shape[0]
+        out = torch.empty(num_rows, self._num_heads, self._head_dim)
+        share(num_rows * self._num_weights)
         rows = [t.numpy() for t in (cos, sin, slots)]
         cache_ = bits(keys), bits(values)
         self._start(x.numpy(), self._norm, self._eps, *self._arrays, *rows, *cache_, out.numpy())
@@ -92,9 +93,9 @@ class FusedFinish:
     def __call__(self, x: Tensor, attended: Tensor) -> Tensor:
         """See `Layer.finish`."""
         out = torch.empty_like(x)
-        share(len(x) * self._num_weights)
+        share(x.shape[0] * self._num_weights)
         rows = x.numpy(), attended.flatten(1).numpy(), out.numpy()
-        for first in range(0, len(x), ROWS_AT_ONCE):
+        for first in range(0, x.shape[0], ROWS_AT_ONCE):
             inputs, found, results = (array[first : first + ROWS_AT_ONCE] for array in rows)
             self._finish(inputs, found, self._norm, self._eps, *self._arrays, results)
         return out
