@@ -38,7 +38,7 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     The first time on a machine some seconds go into compiling; a line on standard error says so.
     """
     from minserve.models.attention.cpu import CpuPagedAttention
-    from minserve.models.cpu_layer import fuse
+    from minserve.models.cpu_layer import FusedLayers, can_fuse
     from minserve.models.cpu_ops import CpuOps
 
     c = decoder.config
@@ -47,8 +47,8 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     memory = HugePages()
     for projection in (*decoder.projections(), decoder.vocabulary):
         lay_out(projection, memory)
-    for layer in decoder.layers:
-        fuse(layer, cached)
+    if can_fuse(decoder):
+        decoder.run_layers = FusedLayers(decoder, cached)
     if decoder.vocabulary.weight is not decoder.embeddings:
         decoder.embeddings = halved(decoder.embeddings)
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from minserve.models import jit
+from minserve.models.batch import TokenBatch
 from minserve.models.cpu_linear import PanelLinear, share
 from minserve.models.cpu_ops import norm_row, rotate_row, silu_row
-from minserve.models.decoder import Layer
+from minserve.models.decoder import Decoder, Layer
 from minserve.models.micro_kernel import PANEL, multiply_panel
 from minserve.models.projection import Projection
 from minserve.models.vectors import NUMBA_TYPES, bits
@@ -26,23 +27,65 @@ numba = jit.require()
 prange = numba.prange
 
 ROWS = "f4[:,::1]"
-ROWS_AT_ONCE = 512
-"""More rows only take more memory for what lies between two products."""
+ROWS_AT_ONCE = 256
+"""Of more, what lies between two products does not fit the caches."""
 
 
-def fuse(layer: Layer, cached: torch.dtype) -> None:
-    """Let compiled calls do what they can of `layer`, for a cache of `cached`.
+class FusedLayers:
+    """`each_layer`, but for batches with adapters, of a decoder that `can_fuse` approves of.
 
-    They know float32 activations and weights in panels of one type, without biases. Adapters, and
-    norms of queries and keys, need the parts.
+    Arrays are made once for all layers: of a token, asking torch for views would take a tenth.
     """
-    if layer.mlp_norm.dtype != torch.float32:
-        return
+
+    def __init__(self, decoder: Decoder, cached: torch.dtype) -> None:
+        self._starts = [
+            _Start(layer, cached) if _can_start(layer) else None for layer in decoder.layers
+        ]
+        self._finishes = [_Finish(layer) for layer in decoder.layers]
+
+    def __call__(
+        self,
+        decoder: Decoder,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        batch: TokenBatch,
+        kv_cache: Tensor,
+    ) -> Tensor:
+        """See `minserve.models.decoder.each_layer`; `x` is overwritten."""
+        c = decoder.config
+        queries = torch.empty(len(x), c.num_attention_heads, c.head_dim)
+        following = torch.empty_like(x)
+        this, q, that = x.numpy(), queries.numpy(), following.numpy()
+        rows, cached = [t.numpy() for t in (cos, sin, batch.slots)], bits(kv_cache)
+        steps = zip(decoder.layers, self._starts, self._finishes, kv_cache, cached, strict=True)
+        for layer, start, finish, (keys, values), arrays in steps:
+            if start:
+                decoder.by_tile(start, this, *rows, *arrays, q)
+                found = queries
+            else:
+                qkv = decoder.by_tile(layer.project, x)
+                found = decoder.ops.rotate_and_store(qkv, cos, sin, batch.slots, keys, values)
+            attended = decoder.attention.attend(found, keys, values, batch.layouts[layer.window])
+            decoder.by_tile(finish, this, attended.numpy(), that)
+            x, following, this, that = following, x, that, this
+        return x
+
+
+def can_fuse(decoder: Decoder) -> bool:
+    """Whether the kernels know what all layers do after attention: float32 activations, and weights
+    in panels of one type without biases. What a layer does before it they know if that holds there,
+    too, and queries and keys are not normed.
+    """
+    return all(
+        layer.mlp_norm.dtype == torch.float32 and _are_plain(layer.out, layer.gate_up, layer.down)
+        for layer in decoder.layers
+    )
+
+
+def _can_start(layer: Layer) -> bool:
     fills_panels = len(layer.qkv.weight) * PANEL == sum(layer.qkv.parts.values())
-    if _are_plain(layer.qkv) and layer.qk_norm is None and fills_panels:
-        layer.fused_start = FusedStart(layer, cached)
-    if _are_plain(layer.out, layer.gate_up, layer.down):
-        layer.fused_finish = FusedFinish(layer)
+    return _are_plain(layer.qkv) and layer.qk_norm is None and fills_panels
 
 
 def _are_plain(*projections: Projection) -> bool:
@@ -57,31 +100,24 @@ def _arrays(*projections: Projection) -> list[np.ndarray]:
     return [array for p, by in pairs for array in (bits(p.weight), by.scales.numpy())]
 
 
-class FusedStart:
-    """`Layer.project` and `TorchOps.rotate_and_store`, without adapters."""
+class _Start:
+    """`Layer.project` and `TorchOps.rotate_and_store`, on arrays."""
 
     def __init__(self, layer: Layer, cached: torch.dtype) -> None:
         self._num_weights = layer.qkv.weight.numel()
-        self._head_dim, self._num_heads = layer.config.head_dim, layer.config.num_attention_heads
         self._norm, self._eps = layer.attention_norm.numpy(), layer.config.rms_norm_eps
         self._arrays = _arrays(layer.qkv)
         self._start = _compiled_start(NUMBA_TYPES[layer.qkv.weight.dtype], NUMBA_TYPES[cached])
 
-    def __call__(
-        self, keys: Tensor, values: Tensor, x: Tensor, cos: Tensor, sin: Tensor, slots: Tensor
-    ) -> Tensor:
-        """The rotated queries of `x`, `[n, num_heads, head_dim]`."""
-        num_rows = x.shape[0]
-        out = torch.empty(num_rows, self._num_heads, self._head_dim)
-        share(num_rows * self._num_weights)
-        rows = [t.numpy() for t in (cos, sin, slots)]
-        cache_ = bits(keys), bits(values)
-        self._start(x.numpy(), self._norm, self._eps, *self._arrays, *rows, *cache_, out.numpy())
-        return out
+    def __call__(self, x, cos, sin, slots, keys, values, queries) -> None:
+        """Writes the rotated `queries`, `[n, num_heads, head_dim]`, and to the cache."""
+        share(len(x) * self._num_weights)
+        rotary = cos, sin, slots
+        self._start(x, self._norm, self._eps, *self._arrays, *rotary, keys, values, queries)
 
 
-class FusedFinish:
-    """`Layer.finish`, without adapters."""
+class _Finish:
+    """`Layer.finish`, on arrays."""
 
     def __init__(self, layer: Layer) -> None:
         projections = layer.out, layer.gate_up, layer.down
@@ -90,15 +126,14 @@ class FusedFinish:
         self._arrays = _arrays(*projections)
         self._finish = _compiled_finish(NUMBA_TYPES[layer.out.weight.dtype])
 
-    def __call__(self, x: Tensor, attended: Tensor) -> Tensor:
-        """See `Layer.finish`."""
-        out = torch.empty_like(x)
-        share(x.shape[0] * self._num_weights)
-        rows = x.numpy(), attended.flatten(1).numpy(), out.numpy()
-        for first in range(0, x.shape[0], ROWS_AT_ONCE):
-            inputs, found, results = (array[first : first + ROWS_AT_ONCE] for array in rows)
-            self._finish(inputs, found, self._norm, self._eps, *self._arrays, results)
-        return out
+    def __call__(self, x, attended, out) -> None:
+        """Writes `out`, `[n, hidden]`."""
+        num_rows = len(x)
+        share(num_rows * self._num_weights)
+        attended = attended.reshape(num_rows, -1)
+        for first in range(0, num_rows, ROWS_AT_ONCE):
+            rows = slice(first, first + ROWS_AT_ONCE)
+            self._finish(x[rows], attended[rows], self._norm, self._eps, *self._arrays, out[rows])
 
 
 @cache

@@ -42,10 +42,6 @@ class Layer:
     down: Projection  # intermediate -> hidden
 
     ops: TorchOps = TORCH_OPS
-    fused_start: Callable[..., torch.Tensor] | None = None
-    fused_finish: Callable[..., torch.Tensor] | None = None
-    """What does `project` and rotates, and what does `finish`, in one go where no adapter is asked
-    for: kernels of some devices (`minserve.models.cpu_layer`), or None."""
 
     def project(self, x: torch.Tensor, segments: Sequence[Segment] = ()) -> torch.Tensor:
         """Hidden states `[n, hidden]` to queries, keys and values, not rotated yet,
@@ -64,8 +60,6 @@ class Layer:
         self, x: torch.Tensor, attended: torch.Tensor, segments: Sequence[Segment] = ()
     ) -> torch.Tensor:
         """Add what attention found, `[n, num_heads, head_dim]`, and then the MLP, to `x`."""
-        if self.fused_finish and not segments:
-            return self.fused_finish(x, attended)
         x = x + self.out(attended.flatten(1), segments)
         normed = self.ops.rms_norm(x, self.mlp_norm, self.config.rms_norm_eps)
         gate_up = self.gate_up(normed, segments)
@@ -77,6 +71,8 @@ class Decoder:
 
     `attention` is the backend; `by_tile` is how functions of single tokens are called: all tokens
     at once here, in tiles of one fixed shape in batch-invariant mode (`minserve.models.invariant`).
+    `run_layers` does what `each_layer` does, for batches without adapters: on some devices in fewer
+    calls (`minserve.models.cpu_layer`).
     """
 
     def __init__(
@@ -91,6 +87,7 @@ class Decoder:
         self.attention = attention or PagedAttention()
         self.by_tile: Callable = _all_at_once
         self.ops = TORCH_OPS
+        self.run_layers: Callable = each_layer
         heads, kv_heads = c.num_attention_heads * c.head_dim, c.num_kv_heads * c.head_dim
         hidden, inner = c.hidden_size, c.intermediate_size
 
@@ -178,17 +175,27 @@ class Decoder:
         """
         x = embedding(batch.token_ids, self.embeddings).to(self.norm.dtype)
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
-        for layer, (keys, values) in zip(self.layers, kv_cache, strict=True):
-            if layer.fused_start and not batch.segments:
-                start = partial(layer.fused_start, keys, values)
-                q = self.by_tile(start, x, cos, sin, batch.slots)
-            else:
-                qkv = self.by_tile(partial(layer.project, segments=batch.segments), x)
-                q = self.ops.rotate_and_store(qkv, cos, sin, batch.slots, keys, values)
-            attended = self.attention.attend(q, keys, values, batch.layouts[layer.window])
-            x = self.by_tile(partial(layer.finish, segments=batch.segments), x, attended)
+        run = each_layer if batch.segments else self.run_layers
+        x = run(self, x, cos, sin, batch, kv_cache)
         logits = self.by_tile(self.to_logits, x[wanted])
         return logits.float(), x.isfinite().all(-1)
+
+
+def each_layer(
+    decoder: Decoder,
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    batch: TokenBatch,
+    kv_cache: torch.Tensor,
+) -> torch.Tensor:
+    """Hidden states `[n, hidden]` before the first layer of `decoder` to those behind the last."""
+    for layer, (keys, values) in zip(decoder.layers, kv_cache, strict=True):
+        qkv = decoder.by_tile(partial(layer.project, segments=batch.segments), x)
+        q = decoder.ops.rotate_and_store(qkv, cos, sin, batch.slots, keys, values)
+        attended = decoder.attention.attend(q, keys, values, batch.layouts[layer.window])
+        x = decoder.by_tile(partial(layer.finish, segments=batch.segments), x, attended)
+    return x
 
 
 def _all_at_once(function: Callable, *rows: torch.Tensor):
