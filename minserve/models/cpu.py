@@ -39,17 +39,20 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     """
     from minserve.models.attention.cpu import CpuPagedAttention
     from minserve.models.cpu_layer import FusedLayers, can_fuse
+    from minserve.models.cpu_linear import PanelLinear, PanelTable
     from minserve.models.cpu_ops import CpuOps
 
     c = decoder.config
     decoder.attention = CpuPagedAttention(c.num_attention_heads, c.num_kv_heads, c.head_dim, cached)
     decoder.use_ops(CpuOps(cached))
-    memory = HugePages()
+    memory, is_tied = HugePages(), decoder.vocabulary.weight is decoder.embeddings
     for projection in (*decoder.projections(), decoder.vocabulary):
         lay_out(projection, memory)
     if can_fuse(decoder):
         decoder.run_layers = FusedLayers(decoder, cached)
-    if decoder.vocabulary.weight is not decoder.embeddings:
+    if is_tied and isinstance(decoder.vocabulary.multiply, PanelLinear):
+        decoder.embeddings = PanelTable(decoder.vocabulary.weight)
+    else:
         decoder.embeddings = halved(decoder.embeddings)
 
 

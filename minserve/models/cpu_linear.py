@@ -64,6 +64,18 @@ def to_panels(weight: Tensor, memory: HugePages | None = None) -> Tensor:
     return panels.contiguous() if memory is None else memory.copy(panels)
 
 
+class PanelTable:
+    """The rows of a weight that `to_panels` laid out, looked up as in a tensor `[out, in]`: of tied
+    embeddings, which are then kept once.
+    """
+
+    def __init__(self, panels: Tensor) -> None:
+        self._panels = panels
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self._panels[rows // PANEL, :, rows % PANEL]
+
+
 def share(num_products: int) -> None:
     """Let as many threads do so many products as are worth waking."""
     jit.use_threads(1 if num_products < SERIAL_PRODUCTS else jit.max_threads())

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch.nn.functional import embedding
 
 from minserve.models.attention import Attention
 from minserve.models.attention.reference import PagedAttention
@@ -126,7 +126,8 @@ class Decoder:
                 down=projection({"mlp.down_proj": hidden}, inner, c.mlp_bias),
             )
 
-        self.embeddings = take("model.embed_tokens.weight", c.vocab_size, hidden)
+        # `[vocab, hidden]`, or what gives rows as such a tensor does.
+        self.embeddings: Any = take("model.embed_tokens.weight", c.vocab_size, hidden)
         self.layers = [layer(i) for i in range(c.num_hidden_layers)]
         self.norm = take("model.norm.weight", hidden)
         self.vocabulary = Projection(
@@ -173,7 +174,7 @@ class Decoder:
         Returns logits `[m, vocab]` float32 and `[num_tokens]` bool, False where a token's hidden
         state is not finite.
         """
-        x = embedding(batch.token_ids, self.embeddings).to(self.norm.dtype)
+        x = self.embeddings[batch.token_ids].to(self.norm.dtype)
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
         run = each_layer if batch.segments else self.run_layers
         x = run(self, x, cos, sin, batch, kv_cache)
