@@ -1,4 +1,4 @@
-"""Keep the C library from giving memory back between steps, and have it do so after loading."""
+"""What the C library does with freed memory: give it back while loading, keep it while serving."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ import sys
 from collections.abc import Callable
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEEP_BYTES = 1 << 30
+_LARGE_BYTES, _KEEP_BYTES = 1 << 20, 1 << 30
+
+
+def give_back_freed_memory() -> None:
+    """Let glibc return memory of 1 MiB or more to the kernel as soon as it is freed.
+
+    Loading needs more than serving does. What it left behind would be holes, and every buffer might
+    go to another of them: up to 150 MB more in use. For the whole process; does nothing where there
+    is no glibc.
+    """
+    _set_threshold(_LARGE_BYTES)
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 1 GiB of freed memory instead of returning it to the kernel.
+    """Let glibc keep up to 1 GiB of memory that is freed from now on.
 
     A step allocates and frees buffers of megabytes in every layer. By default each may be mapped
     afresh, and the page faults of first touching them took most of the time of a 32-row decode
     step (48 of 59 ms became 9 of 18 on a virtual machine). For the whole process; does nothing
     where there is no glibc.
     """
-    if mallopt := _glibc("mallopt"):
-        mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
-
-
-def give_back_freed_memory() -> None:
-    """Return what is freed and kept to the kernel, once: after loading, which needs more than
-    serving does. Does nothing where there is no glibc.
-    """
     if trim := _glibc("malloc_trim"):
         trim(ctypes.c_size_t(0))
+    _set_threshold(_KEEP_BYTES)
+
+
+def _set_threshold(num_bytes: int) -> None:
+    if mallopt := _glibc("mallopt"):
+        mallopt(_M_MMAP_THRESHOLD, num_bytes)
+        mallopt(_M_TRIM_THRESHOLD, num_bytes)
 
 
 def _glibc(function: str) -> Callable | None:

@@ -95,7 +95,7 @@ class TorchExecutor:
             raise ConfigError("batch-invariant kernels read no int8 KV cache", "choose one of them")
         if is_cuda and quantization != "none":
             raise ConfigError("int8 weights are for a CPU", "leave quantization out on a GPU")
-        keep_freed_memory()
+        give_back_freed_memory()
         self.model_folder = resolve(model)
         self.config = ModelConfig.from_folder(self.model_folder)
         limit = self.config.max_position_embeddings
@@ -126,7 +126,7 @@ class TorchExecutor:
             self.decoder.attention = best_attention(self.config, block_size, torch_type, device)
         elif cached_type == torch.int8:
             raise ConfigError("an int8 KV cache needs Numba and a CPU", "leave kv_cache_dtype out")
-        give_back_freed_memory()
+        keep_freed_memory()
         self.adapters: frozenset[str] = frozenset()
         for name, adapter_folder in (adapters or {}).items():
             self.load_adapter(name, adapter_folder)
