@@ -37,7 +37,7 @@ def offline(
     kv_cache_dtype: KvCacheDtype = "auto",
     quantization: Quantization = "none",
     threads: Annotated[int | None, typer.Option(help="By default one for each core.")] = None,
-    token_budget: Annotated[int, typer.Option(help="Our most tokens in a step.")] = 512,
+    token_budget: Annotated[int, typer.Option(help="Our most tokens in a step.")] = 2048,
     max_running: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
     kv_tokens: Annotated[int, typer.Option(help="Tokens that our KV pool holds.")] = 32768,
     seed: Annotated[int, typer.Option(help="Of the prompts.")] = 0,
