@@ -2,11 +2,13 @@
 
 Numba turns the Python of a kernel into machine code for the CPU at hand, with its vector units.
 Compiling takes seconds, so the result is kept for the next time: under MINSERVE_HOME, or, where
-that cannot be written, in a folder of the user's own under the system's temporary one.
+that cannot be written, in a folder of the user's own under the system's temporary one. There each
+version of the kernels has a folder, which may be deleted at any time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import sys
@@ -39,10 +41,8 @@ def is_available() -> bool:
 
 
 def require() -> ModuleType:
-    """Numba, with its cache under MINSERVE_HOME unless NUMBA_CACHE_DIR says otherwise."""
+    """Numba."""
     assert numba is not None, "ask `is_available` first"
-    if not numba.config.CACHE_DIR:
-        numba.config.CACHE_DIR = str(home() / "numba")
     return numba
 
 
@@ -52,9 +52,9 @@ def kernel(*signatures: str, parallel: bool = True):
     `fastmath` lets sums be reordered, which is what makes them vectors, and assumes that no value
     is NaN: one that is stays in its own row, but may look like a number there.
     """
-    folder = folder_for_code(require().config.CACHE_DIR)
+    folder = folder_for_code(_wanted_folder())
     if folder:
-        require().config.CACHE_DIR = folder
+        require().config.CACHE_DIR = str(Path(folder, _sources()))
     return require().njit(
         list(signatures),
         parallel=parallel,
@@ -92,6 +92,21 @@ def announced(what: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@cache
+def _wanted_folder() -> str:
+    """NUMBA_CACHE_DIR, or else a folder under MINSERVE_HOME."""
+    return require().config.CACHE_DIR or str(home() / "numba")
+
+
+@cache
+def _sources() -> str:
+    """A name for what kernels are made of. Numba itself would see a change in the file of a kernel,
+    and keep one that was made of other files' older text.
+    """
+    sources = [file.read_bytes() for file in sorted(Path(__file__).parent.rglob("*.py"))]
+    return hashlib.sha256(b"".join(text for text in sources if b"numba" in text)).hexdigest()[:16]
 
 
 @cache

@@ -119,20 +119,20 @@ def exp(builder, x):
         return constant(x, value)
 
     x = largest(builder, x, say(-87.0))
-    # So large a number has no bits for a fraction: its last ones are n, rounded to the nearest.
-    large = say(1.5 * 2**23)
-    shifted = multiply_add(builder, x, say(_float32(1.44269504)), large)
-    n = builder.fsub(shifted, large)
+    whole = ir.VectorType(_INT32, x.type.count) if isinstance(x.type, ir.VectorType) else _INT32
+    # Towards zero, and x is below it: to the nearest. NOTE: no trick that rounds by adding a large
+    # number, which fastmath would undo.
+    nearest = builder.fsub(builder.fmul(x, say(_float32(1.44269504))), say(0.5))
+    power = builder.fptosi(nearest, whole)
+    n = builder.sitofp(power, x.type)
     r = multiply_add(builder, n, say(_float32(-0.693359375)), x)
     r = multiply_add(builder, n, say(_float32(2.12194440e-4)), r)
     y = say(_float32(_E_TO_R[0]))
     for coefficient in _E_TO_R[1:]:
         y = multiply_add(builder, y, r, say(_float32(coefficient)))
     y = multiply_add(builder, y, builder.fmul(r, r), builder.fadd(r, say(1.0)))
-    whole = ir.VectorType(_INT32, x.type.count) if isinstance(x.type, ir.VectorType) else _INT32
-    n = builder.bitcast(shifted, whole)
-    power = builder.add(builder.shl(n, constant(n, 23)), constant(n, 127 << 23))
-    return builder.fmul(y, builder.bitcast(power, x.type))
+    bits_ = builder.shl(builder.add(power, constant(power, 127)), constant(power, 23))
+    return builder.fmul(y, builder.bitcast(bits_, x.type))
 
 
 _E_TO_R = (

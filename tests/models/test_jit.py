@@ -79,6 +79,20 @@ def test_folder_of_another_user_is_not_used(temporary, unwritable):
     assert jit.folder_for_code(unwritable) is None
 
 
+def test_kernels_are_kept_apart_from_those_of_other_sources(monkeypatch):
+    folders = []
+    for changed in (None, "vectors.py", "micro_kernel.py"):
+
+        def read(path: Path, changed=changed) -> bytes:
+            return path.open("rb").read() + (b"# numba" if path.name == changed else b"")
+
+        monkeypatch.setattr(Path, "read_bytes", read)
+        jit._sources.cache_clear()
+        folders.append(jit._sources())
+    jit._sources.cache_clear()
+    assert len(set(folders)) == 3
+
+
 def test_second_process_finds_the_kernels_of_the_first(unwritable, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
