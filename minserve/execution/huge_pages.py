@@ -1,9 +1,8 @@
 """Memory in pages of 2 MB, for what every step reads from end to end: weights, and the KV cache.
 
 Of each page that it reads a CPU looks up where it lies. There are 500 times as many of the usual 4
-kB, their list does not fit the CPU's caches, and no prefetch of its own crosses from one to the
-next. Linux gives large pages to those who ask ("Transparent Hugepage Support", the kernel's
-administration guide); elsewhere this is memory like any other.
+kB, and their list does not fit its caches. Linux gives large pages to those who ask ("Transparent
+Hugepage Support", the kernel's administration guide); elsewhere this is memory like any other.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class HugePages:
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """As torch's; the memory is not taken before it is written to.
+    """As torch's, of at least one element; the memory is not taken before it is written to.
 
     Raises `MemoryError` where there is no such memory.
     """
@@ -57,5 +56,5 @@ def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
-# Memory that processes share, mmap's default, gets none.
-_OPTIONS = {} if _ADVICE is None else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
+# Not mmap's default, which is shared with a forked process, and gets no huge pages.
+_OPTIONS = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}

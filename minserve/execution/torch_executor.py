@@ -16,7 +16,7 @@ from minserve.events import TokenLogprob
 from minserve.execution import cuda
 from minserve.execution.cuda_graphs import DecodeGraphs, can_record
 from minserve.execution.executor import Row, StepPlan, StepResult
-from minserve.execution.memory import give_back_freed_memory, keep_freed_memory
+from minserve.execution.memory import loading
 from minserve.execution.precision import Precision, choose_dtype
 from minserve.kv.estimate import KVShape
 from minserve.models import cpu, kv_cache, lora
@@ -95,7 +95,6 @@ class TorchExecutor:
             raise ConfigError("batch-invariant kernels read no int8 KV cache", "choose one of them")
         if is_cuda and quantization != "none":
             raise ConfigError("int8 weights are for a CPU", "leave quantization out on a GPU")
-        give_back_freed_memory()
         self.model_folder = resolve(model)
         self.config = ModelConfig.from_folder(self.model_folder)
         limit = self.config.max_position_embeddings
@@ -111,22 +110,24 @@ class TorchExecutor:
         self.tokenizer = Tokenizer(self.model_folder)
         self.eos_token_ids = self.config.eos_token_ids
         self.cache_namespace = fingerprint(self.model_folder, str(self.precision))
-        self.decoder = Decoder.load(
-            self.model_folder, torch_type, device, max_model_len=self.max_model_len
-        )
         self.kv_cache_dtype = kv_cache_dtype
         cached_type = torch.int8 if kv_cache_dtype == "int8" else torch_type
-        if quantization == "int8":
-            quantise_weights(self.decoder)
-        if batch_invariant:
-            make_invariant(self.decoder)
-        elif fast and cpu.is_supported(self.decoder):
-            cpu.make_fast(self.decoder, cached_type)
-        elif is_cuda and fast and cached_type != torch.int8:
-            self.decoder.attention = best_attention(self.config, block_size, torch_type, device)
-        elif cached_type == torch.int8:
-            raise ConfigError("an int8 KV cache needs Numba and a CPU", "leave kv_cache_dtype out")
-        keep_freed_memory()
+        with loading():
+            self.decoder = Decoder.load(
+                self.model_folder, torch_type, device, max_model_len=self.max_model_len
+            )
+            if quantization == "int8":
+                quantise_weights(self.decoder)
+            if batch_invariant:
+                make_invariant(self.decoder)
+            elif fast and cpu.is_supported(self.decoder):
+                cpu.make_fast(self.decoder, cached_type)
+            elif is_cuda and fast and cached_type != torch.int8:
+                self.decoder.attention = best_attention(self.config, block_size, torch_type, device)
+            elif cached_type == torch.int8:
+                raise ConfigError(
+                    "an int8 KV cache needs Numba and a CPU", "leave kv_cache_dtype out"
+                )
         self.adapters: frozenset[str] = frozenset()
         for name, adapter_folder in (adapters or {}).items():
             self.load_adapter(name, adapter_folder)

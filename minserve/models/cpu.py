@@ -51,7 +51,7 @@ def make_fast(decoder: Decoder, cached: torch.dtype) -> None:
     if can_fuse(decoder):
         decoder.run_layers = FusedLayers(decoder, cached)
     if is_tied and isinstance(decoder.vocabulary.multiply, PanelLinear):
-        decoder.embeddings = PanelTable(decoder.vocabulary.weight)
+        decoder.embeddings = PanelTable(decoder.vocabulary.weight, c.vocab_size)
     else:
         decoder.embeddings = halved(decoder.embeddings)
 

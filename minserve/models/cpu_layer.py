@@ -32,7 +32,7 @@ ROWS_AT_ONCE = 256
 
 
 class FusedLayers:
-    """`each_layer`, but for batches with adapters, of a decoder that `can_fuse` approves of.
+    """Does what `each_layer` does, without adapters, of a decoder that `can_fuse` approves of.
 
     Arrays are made once for all layers: of a token, asking torch for views would take a tenth.
     """
@@ -55,27 +55,27 @@ class FusedLayers:
         """See `minserve.models.decoder.each_layer`; `x` is overwritten."""
         c = decoder.config
         queries = torch.empty(len(x), c.num_attention_heads, c.head_dim)
-        following = torch.empty_like(x)
-        this, q, that = x.numpy(), queries.numpy(), following.numpy()
-        rows, cached = [t.numpy() for t in (cos, sin, batch.slots)], bits(kv_cache)
-        steps = zip(decoder.layers, self._starts, self._finishes, kv_cache, cached, strict=True)
-        for layer, start, finish, (keys, values), arrays in steps:
+        out = torch.empty_like(x)
+        x_array, queries_array, out_array = x.numpy(), queries.numpy(), out.numpy()
+        rotary, caches = [t.numpy() for t in (cos, sin, batch.slots)], bits(kv_cache)
+        steps = zip(decoder.layers, self._starts, self._finishes, kv_cache, caches, strict=True)
+        for layer, start, finish, (keys, values), cache_arrays in steps:
             if start:
-                decoder.by_tile(start, this, *rows, *arrays, q)
-                found = queries
+                decoder.by_tile(start, x_array, *rotary, *cache_arrays, queries_array)
+                q = queries
             else:
                 qkv = decoder.by_tile(layer.project, x)
-                found = decoder.ops.rotate_and_store(qkv, cos, sin, batch.slots, keys, values)
-            attended = decoder.attention.attend(found, keys, values, batch.layouts[layer.window])
-            decoder.by_tile(finish, this, attended.numpy(), that)
-            x, following, this, that = following, x, that, this
+                q = decoder.ops.rotate_and_store(qkv, cos, sin, batch.slots, keys, values)
+            attended = decoder.attention.attend(q, keys, values, batch.layouts[layer.window])
+            attended_array = attended.float().contiguous().numpy()
+            decoder.by_tile(finish, x_array, attended_array, out_array)
+            x, out, x_array, out_array = out, x, out_array, x_array
         return x
 
 
 def can_fuse(decoder: Decoder) -> bool:
     """Whether the kernels know what all layers do after attention: float32 activations, and weights
-    in panels of one type without biases. What a layer does before it they know if that holds there,
-    too, and queries and keys are not normed.
+    in panels of one type without biases.
     """
     return all(
         layer.mlp_norm.dtype == torch.float32 and _are_plain(layer.out, layer.gate_up, layer.down)
@@ -84,6 +84,7 @@ def can_fuse(decoder: Decoder) -> bool:
 
 
 def _can_start(layer: Layer) -> bool:
+    """Whether they know what it does before attention: besides, no norm of queries and keys."""
     fills_panels = len(layer.qkv.weight) * PANEL == sum(layer.qkv.parts.values())
     return _are_plain(layer.qkv) and layer.qk_norm is None and fills_panels
 

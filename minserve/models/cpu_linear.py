@@ -69,10 +69,13 @@ class PanelTable:
     embeddings, which are then kept once.
     """
 
-    def __init__(self, panels: Tensor) -> None:
-        self._panels = panels
+    def __init__(self, panels: Tensor, num_rows: int) -> None:
+        self._panels, self._num_rows = panels, num_rows
 
     def __getitem__(self, rows: Tensor) -> Tensor:
+        """`[len(rows), in]`. Raises `IndexError` for a row that there is not."""
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self._num_rows:
+            raise IndexError(f"rows {rows.tolist()} of a table of {self._num_rows}")
         return self._panels[rows // PANEL, :, rows % PANEL]
 
 

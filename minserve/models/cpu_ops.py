@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minserve.models import jit
-from minserve.models.attention.cpu_kernels import exp
+from minserve.models.attention.cpu_softmax import exp
 from minserve.models.attention.cpu_values import write_head
 from minserve.models.ops import TorchOps
 from minserve.models.vectors import NUMBA_TYPES, bits

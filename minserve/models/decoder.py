@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import embedding
 
 from minserve.models.attention import Attention
 from minserve.models.attention.reference import PagedAttention
@@ -72,7 +73,7 @@ class Decoder:
     `attention` is the backend; `by_tile` is how functions of single tokens are called: all tokens
     at once here, in tiles of one fixed shape in batch-invariant mode (`minserve.models.invariant`).
     `run_layers` does what `each_layer` does, for batches without adapters: on some devices in fewer
-    calls (`minserve.models.cpu_layer`).
+    calls (`minserve.models.cpu_layer`), which go well with no tiles.
     """
 
     def __init__(
@@ -174,7 +175,13 @@ class Decoder:
         Returns logits `[m, vocab]` float32 and `[num_tokens]` bool, False where a token's hidden
         state is not finite.
         """
-        x = self.embeddings[batch.token_ids].to(self.norm.dtype)
+        table = self.embeddings
+        found = (
+            embedding(batch.token_ids, table)
+            if isinstance(table, torch.Tensor)
+            else table[batch.token_ids]
+        )
+        x = found.to(self.norm.dtype)
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
         run = each_layer if batch.segments else self.run_layers
         x = run(self, x, cos, sin, batch, kv_cache)

@@ -54,7 +54,7 @@ def kernel(*signatures: str, parallel: bool = True):
     """
     folder = folder_for_code(_wanted_folder())
     if folder:
-        require().config.CACHE_DIR = str(Path(folder, _sources()))
+        require().config.CACHE_DIR = folder
     return require().njit(
         list(signatures),
         parallel=parallel,
@@ -96,8 +96,8 @@ def announced(what: str) -> Iterator[None]:
 
 @cache
 def _wanted_folder() -> str:
-    """NUMBA_CACHE_DIR, or else a folder under MINSERVE_HOME."""
-    return require().config.CACHE_DIR or str(home() / "numba")
+    """In NUMBA_CACHE_DIR, or else under MINSERVE_HOME."""
+    return str(Path(require().config.CACHE_DIR or home() / "numba", _sources()))
 
 
 @cache
@@ -118,7 +118,8 @@ def folder_for_code(wanted: str) -> str | None:
     """
     if _can_write(wanted):
         return wanted
-    folder = _private_temporary_folder()
+    private = _private_temporary_folder()
+    folder = private and str(Path(private, _sources()))
     what = f"kept in {folder}" if folder else "compiled at every start"
     print(f"... kernels are {what}: {wanted} cannot be written", file=sys.stderr, flush=True)
     return folder

@@ -109,6 +109,16 @@ def largest(builder, a, b):
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
+_E_TO_R = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+
+
 def exp(builder, x):
     """e^x of a float32 or a vector of them, for x <= 0; no less than e^-87.
 
@@ -122,39 +132,23 @@ def exp(builder, x):
     whole = ir.VectorType(_INT32, x.type.count) if isinstance(x.type, ir.VectorType) else _INT32
     # Towards zero, and x is below it: to the nearest. NOTE: no trick that rounds by adding a large
     # number, which fastmath would undo.
-    nearest = builder.fsub(builder.fmul(x, say(_float32(1.44269504))), say(0.5))
+    nearest = builder.fsub(builder.fmul(x, say(1.44269504)), say(0.5))
     power = builder.fptosi(nearest, whole)
     n = builder.sitofp(power, x.type)
-    r = multiply_add(builder, n, say(_float32(-0.693359375)), x)
-    r = multiply_add(builder, n, say(_float32(2.12194440e-4)), r)
-    y = say(_float32(_E_TO_R[0]))
+    r = multiply_add(builder, n, say(-0.693359375), x)
+    r = multiply_add(builder, n, say(2.12194440e-4), r)
+    y = say(_E_TO_R[0])
     for coefficient in _E_TO_R[1:]:
-        y = multiply_add(builder, y, r, say(_float32(coefficient)))
+        y = multiply_add(builder, y, r, say(coefficient))
     y = multiply_add(builder, y, builder.fmul(r, r), builder.fadd(r, say(1.0)))
     bits_ = builder.shl(builder.add(power, constant(power, 127)), constant(power, 23))
     return builder.fmul(y, builder.bitcast(bits_, x.type))
 
 
-_E_TO_R = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    5.0000001201e-1,
-)
-
-
-def _float32(value: float) -> float:
-    """LLVM's text of a float32 takes only numbers that it can hold."""
-    return float(np.float32(value))
-
-
 def fold(builder, many: list, join):
-    """One number of the lanes of vectors, two and two joined by `join(builder, a, b)`."""
+    """One number of the lanes of 1, 2, 4... vectors, joined in pairs by `join(builder, a, b)`."""
     while len(many) > 1:
-        pairs = zip(many[::2], many[1::2], strict=False)
-        many = [join(builder, *pair) for pair in pairs] + many[len(many) & ~1 :]
+        many = [join(builder, *pair) for pair in zip(many[::2], many[1::2], strict=True)]
     [one] = many
     while one.type.count > 1:
         half = one.type.count // 2

@@ -138,6 +138,9 @@ def test_nano_keeps_its_tied_table_once_in_16_bits_and_its_tokens():
     assert not isinstance(fast.embeddings, torch.Tensor)
     rows = torch.tensor([0, 31, 32, 5, 31, plain.config.vocab_size - 1])
     assert torch.equal(fast.embeddings[rows].float(), plain.embeddings[rows])
+    for wrong in (-1, plain.config.vocab_size):
+        with pytest.raises(IndexError):
+            fast.embeddings[torch.tensor([0, wrong])]
     outputs = [generate(e, range(100, 150), range(8), 20) for e in executors]
     assert outputs[0] == outputs[1]
 

@@ -53,7 +53,8 @@ def test_a_home_that_can_be_written_keeps_the_kernels_and_nothing_is_said(
 
 
 def test_another_home_is_the_users_own_and_said_once(temporary, unwritable, capsys):
-    assert jit.folder_for_code(unwritable) == jit.folder_for_code(unwritable) == str(temporary)
+    folders = {jit.folder_for_code(unwritable) for _ in range(2)}
+    assert folders == {str(temporary / jit._sources())}
     assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and str(temporary) in said and unwritable in said

@@ -37,5 +37,5 @@ class Attention(Protocol):
         num_kv_heads, head_dim]`, which already holds the batch's own tokens; every value in it is
         finite. Head h reads KV head `h // (num_heads // num_kv_heads)`; scores are scaled by
         `head_dim ** -0.5`.
-        Returns the shape of queries. Changes nothing.
+        Returns the shape of queries. Changes nothing, and keeps nothing it was given.
         """

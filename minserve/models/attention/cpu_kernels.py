@@ -73,7 +73,7 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
         """
         block_size, kv_heads, num_pieces = keys.shape[1], keys.shape[2], len(pieces)
         block_len = block_size * kv_heads * keys.shape[3]
-        # From a key to the same token's value: both lie in one cache.
+        # From a key to the same token's value. Only ever to ask for memory, which may be any.
         apart = (values.ctypes.data - keys.ctypes.data) // keys.itemsize
         # What each piece found: the unnormalised sum, its largest score, the sum of weights.
         found = np.zeros((num_pieces, kv_heads, group, head_dim), np.float32)
@@ -107,8 +107,8 @@ def _decode(head_dim: int, group: int, is_int8: bool) -> Callable:
                 if is_int8:
                     _scale(weights, values, table, first_key, end_key, head_dim)
                 mine = found[piece].reshape(-1)
-                row, _, next_key, _ = pieces[min(piece + 1, num_pieces - 1)]
-                then = tables[row, next_key // block_size] * block_len - apart
+                next_row, _, next_key, _ = pieces[min(piece + 1, num_pieces - 1)]
+                then = tables[next_row, next_key // block_size] * block_len - apart
                 _each_token(
                     mine, values, table, first_key, end_key, then, weights, head_dim, group, True
                 )
@@ -243,9 +243,9 @@ def _chunk(head_dim: int, group: int) -> Callable:
                         # Of this tile, the query looks at keys `first` to `end` - 1.
                         end = min(start + r // group + 1 - base, num_keys)
                         first = max(0, start + r // group + 1 - window - base) if window else 0
-                        new_top, weight = weigh(flat, r * KEY_TILE, first, end, top[r], KEY_TILE)
+                        new_top, summed = weigh(flat, r * KEY_TILE, first, end, top[r], KEY_TILE)
                         shrink[r] = exp(top[r] - new_top)
-                        top[r], total[r] = new_top, total[r] * shrink[r] + weight
+                        top[r], total[r] = new_top, total[r] * shrink[r] + summed
                     for panel in range(value_panels):
                         multiply_panel(s, first_row, end_row, v, panel, ones, added)
                     for r in range(first_row, end_row):

@@ -69,11 +69,14 @@ def _laid_out(body, arguments, constants):
         kind = signature.args[2].dtype
         line = CACHE_LINE_BYTES * 8 // kind.bitwidth
 
+        asked = set()
+
         def read(d):
-            """Each token's values from `d` on; the cache lines that come are asked for."""
+            """Each token's values from `d` on. What comes is asked for the first time only."""
             parts = []
             for t, token in enumerate(here):
-                if d % line == 0:
+                if d % line == 0 and (d, t) not in asked:
+                    asked.add((d, t))
                     ahead = builder.gep(coming, [INT(d * num_tokens + t * line)])
                     vectors.prefetch_line(builder, ahead, level=1)
                 place = builder.gep(token, [INT(d)])

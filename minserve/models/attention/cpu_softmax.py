@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -57,7 +58,7 @@ def weigh(typing, scores, at, first, end, top, num):
             weight = vectors.exp(builder, builder.fsub(score, spread))
             weights.append(builder.select(mask, weight, vectors.zeros()))
             vectors.store(builder, weights[-1], place)
-        total = vectors.fold(builder, weights, type(builder).fadd)
+        total = vectors.fold(builder, weights, ir.IRBuilder.fadd)
         return context.make_tuple(builder, signature.return_type, [largest, total])
 
     returned = types.UniTuple(types.float32, 2)
