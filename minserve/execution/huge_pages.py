@@ -1,4 +1,4 @@
-"""Memory in pages of 2 MB, for what every step reads from end to end: weights, and the KV cache.
+"""Memory in pages of 2 MB, for what every step reads from end to end: KV cache, panels of weights.
 
 Of each page that it reads a CPU looks up where it lies. There are 500 times as many of the usual 4
 kB, and their list does not fit its caches. Linux gives large pages to those who ask ("Transparent
